@@ -1,57 +1,92 @@
-# Every target does its own set-up; the first run builds .venv, later runs start at once.
+# Every target does its own set-up: the first run makes .venv with what it needs, later runs start at once.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
 VENV := .venv
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --no-compile
+RUN := $(VENV)/.ready
 STAMP := $(VENV)/.installed
-KAFKA := $(VENV)/.kafka-jars
+JARS := $(VENV)/.jars
+# What the whole suite needs, made side by side: one waits for the network while another computes.
+READY := $(JARS) classes chromium prometheus
 PYTHON ?= python3
+# Modules are compiled once, not by each of the hundreds of processes that the tests start.
+export PYTHONDONTWRITEBYTECODE :=
 EXPERIMENT ?= sweep
 ARGS ?=
+# Three processes for two cores: one of them waits most of the time, for Spark, a broker or a browser.
+WORKERS ?= 3
+PYTEST = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test quick coverage torture stores fuzz soak cluster lint typecheck bench bench-report docs clean
+.PHONY: help setup demo test quick house thorough coverage torture stores fuzz soak cluster lint chromium prometheus classes bench bench-report docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## make .venv with the package and all its extras
+setup: $(STAMP) ## make .venv with the package, and all that the tests need
 
-$(STAMP): pyproject.toml
+# What running needs: the package with Spark and the service.
+$(RUN): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "streamjoin needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
-	@echo "setting up $(VENV) (once; takes a minute or two) ..."
+	@echo "setting up $(VENV) with Spark and the service (once; 1.1 GB, some minutes, most of it for Spark) ..."
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark,service,bench,dev]'
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps traffic==2.13
+	@$(PIP) --editable '.[spark,service]'
 	@touch $@
 
-demo: $(STAMP) ## a month of real flights joined live with the weather on Spark, in about a minute
+# What the tests, the experiments and the site need besides.
+$(STAMP): $(RUN)
+	@echo "adding what the tests and experiments need (once; another 1.3 GB) ..."
+	@$(PIP) --editable '.[spark,service,bench,dev]'
+	@$(PIP) --no-deps traffic==2.13
+	@touch $@
+
+demo: $(RUN) ## a month of real flights joined live with the weather on Spark, in about a minute
 	@$(PY) -m streamjoin demo $(ARGS)
 
-test: lint $(KAFKA) ## ruff, mypy --strict and the whole test suite
-	@$(PY) -m tests.page.chromium
-	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: ## ruff, mypy --strict and the whole test suite
+	@$(MAKE) --no-print-directory --jobs 4 lint $(READY)
+	@$(PYTEST) --slowest $(ARGS)
 
-quick: $(STAMP) ## the library's tests that need no Spark, browser or broker, in under two minutes
-	@STREAMJOIN_QUICK=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --ignore tests/benchmarks -m "not (spark or broker or browser or slow)" $(ARGS)
+quick: $(STAMP) ## the library's tests that need no Spark, browser or broker, in about two minutes
+	@STREAMJOIN_QUICK=1 $(PYTEST) --ignore tests/benchmarks -m "not (spark or broker or browser or slow)" $(ARGS)
 
-coverage: $(KAFKA) ## the whole suite, then the lines of the package that it never ran
-	@$(PY) -m tests.page.chromium
-	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term $(ARGS)
+house: ## the shape of the package in figures; ARGS=--names shows what is behind each
+	@$(PYTHON) -m tests.house $(ARGS)
 
-# The Kafka tests run a real broker. Its jars and the connector's come once and stay in the user's cache.
-$(KAFKA): $(STAMP) tests/spark/kafka_broker.py src/streamjoin/spark/runtime/jars.py
-	@echo "fetching Kafka for the tests (once; under a minute) ..."
+thorough: ## the whole suite and what it leaves out: every experiment, every pair of settings, all examples of generated tests
+	@$(MAKE) --no-print-directory --jobs 4 $(READY)
+	@STREAMJOIN_THOROUGH=1 $(PYTEST) --slowest $(ARGS)
+
+coverage: ## the whole suite, then the lines of the package that it never ran
+	@$(MAKE) --no-print-directory --jobs 4 $(READY)
+	@$(PYTEST) --cov --cov-report=term $(ARGS)
+
+# The page's tests drive a browser. No package is needed to see to one: it comes while the packages are installed.
+chromium:
+	@$(PYTHON) -m tests.page.chromium
+
+# The tests of the alerts run a Prometheus, which stays in the user's cache.
+prometheus: $(STAMP)
+	@$(PY) -m tests.deploy.prometheus
+
+# An archive of Spark's classes: with it a JVM starts in half the time, and the tests start dozens.
+classes: $(STAMP)
+	@$(PY) -m tests.spark.class_archive
+
+# Tests run a real Kafka broker and reach a store from Spark. The jars come once and stay in the user's cache.
+$(JARS): $(STAMP) tests/spark/kafka_broker.py tests/stores/servers.py src/streamjoin/spark/runtime/jars.py
+	@echo "fetching Kafka and a client of S3 for the tests (once; under a minute) ..."
 	@$(PY) -m tests.spark.kafka_broker
+	@$(PY) -m tests.stores.servers
 	@touch $@
 
 KILLS ?= 200
 torture: $(STAMP) ## kill drivers, executors, ad-hoc engines and services at random moments, hundreds of times (takes an hour)
-	@STREAMJOIN_KILLS=$(KILLS) $(PY) -m pytest tests/spark/test_exactly_once.py $(ARGS)
-	@STREAMJOIN_KILLS=$$(($(KILLS) / 10 + 1)) $(PY) -m pytest tests/spark/test_adhoc_killed.py $(ARGS)
-	@STREAMJOIN_KILLS=$$(($(KILLS) / 2 + 1)) $(PY) -m pytest tests/service/test_serve_embedded.py -k killed $(ARGS)
+	@STREAMJOIN_THOROUGH=1 STREAMJOIN_KILLS=$(KILLS) $(PY) -m pytest tests/spark/test_exactly_once.py tests/spark/test_cluster.py $(ARGS)
+	@STREAMJOIN_THOROUGH=1 STREAMJOIN_KILLS=$$(($(KILLS) / 10 + 1)) $(PY) -m pytest tests/spark/test_adhoc_killed.py $(ARGS)
+	@STREAMJOIN_THOROUGH=1 STREAMJOIN_KILLS=$$(($(KILLS) / 2 + 1)) $(PY) -m pytest tests/service/test_serve_embedded.py tests/service/test_serve.py -k kill $(ARGS)
 
 RACES ?= 50
 stores: $(STAMP) ## checkpoints on moto, MinIO, Azurite, fake-gcs-server and HDFS: kills and races on each (needs Go, npm, cargo, gcc)
@@ -75,13 +110,16 @@ lint: $(STAMP) ## ruff and mypy --strict
 bench: $(STAMP) ## run one experiment: make bench EXPERIMENT=sweep ARGS=--quick
 	@$(PY) -m benchmarks $(EXPERIMENT) $(ARGS)
 
-bench-report: $(STAMP) ## write docs/reproduction.md (the papers' figures beside ours) and README's tables from the stored results
+bench-report: $(STAMP) ## write docs/reproduction.md (the papers' figures beside ours), docs/speed.md and README's tables from the stored results
 	@$(PY) -m benchmarks.reproduction
 	@$(PY) -m benchmarks.speed_table
 	@$(PY) -m benchmarks.comparison
 
 docs: $(STAMP) ## build the documentation site in build/site
 	@$(PY) docs/build_site.py
+
+dist: ## build the wheel and the sdist into dist/, check them, and use the wheel in a bare environment
+	@$(PYTHON) -m tests.release
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-output spark-warehouse

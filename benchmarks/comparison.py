@@ -1,6 +1,7 @@
-"""`python -m benchmarks.comparison`: writes README's tables of other systems from the stored results.
+"""`python -m benchmarks.comparison`: writes the tables of other systems in docs/speed.md and README.
 
-The part of README between the two markers is made here from `rivals` and `nexmark_rivals`; a test compares it.
+The parts between the two markers, README's a shorter one, are made here from the stored results of `rivals` and
+`nexmark_rivals`; a test compares them.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Row, human
-from benchmarks.nexmark_rivals import QUERIES
-from benchmarks.nexmark_rivals import SETTINGS as NEXMARK_SETTINGS
-from benchmarks.readme_part import README, RESULTS, ReadmePart
-from benchmarks.rivals import CANNOT, NOTES, SETTINGS, faster
+from benchmarks.readme_part import RESULTS, SPEED_PAGE, ReadmePart
+from benchmarks.rivals.nexmark_rivals import QUERIES
+from benchmarks.rivals.nexmark_rivals import SETTINGS as NEXMARK_SETTINGS
+from benchmarks.rivals.rivals import CANNOT, NOTES, SETTINGS, faster
 
 PART = ReadmePart("comparison", "benchmarks.comparison")
 _NAMES = {
@@ -29,10 +30,11 @@ _NAMES = {
 }
 _WORKS = {"band": "band", "key": "key", "asof": "as-of", "queries": "20 queries", "once": "all at once"}
 _CELLS = " by cells"
+_IN_README = ("streamjoin", "polars", "duckdb", "flink", "spark")
 
 
 def render(results: Path = RESULTS) -> str:
-    """The part of README."""
+    """The part of docs/speed.md: both tables."""
     parts = []
     for name, table in (("rivals", rivals_part), ("nexmark_rivals", nexmark_part)):
         path = results / f"{name}.json"
@@ -63,10 +65,6 @@ def rivals_part(record: Mapping[str, Any]) -> str:
             cells = [_rates([row for row in own if row["work"] == work], (system, work)) for work in _WORKS]
             lines.append(f"| {_titled(system, own)} | {' | '.join(cells)} | {note} |")
     settings = "; ".join(f"{_NAMES[system]}: {setting}" for system, setting in SETTINGS.items())
-    ahead = [
-        f"{_NAMES[row['system'].removesuffix(_CELLS)]} in {_WORKS[row['work']]} ({row['ratio']:.1f} times streamjoin)"
-        for row in faster(rows)
-    ]
     failures = [f"{row['system']}, {row['work']}: {row['failed']}." for row in rows if row["failed"]]
     method = (
         "The first figure of a band is by cells of the price: an equality of cells, then the exact test. The second, "
@@ -76,7 +74,7 @@ def rivals_part(record: Mapping[str, Any]) -> str:
         f"Settings: {settings}."
     )
     losses = (
-        f"**Faster than the embedded engine here:** {'; '.join(ahead) or 'none'}. **What others do and streamjoin does "
+        f"**Faster than the embedded engine here:** {_ahead(rows)}. **What others do and streamjoin does "
         "not:** aggregations and windows over groups (Flink, Spark, Pathway, Bytewax), rows that are taken back when "
         "input changes (Flink, Pathway), and one join over many hosts without Spark (Flink)."
     )
@@ -87,9 +85,38 @@ def rivals_part(record: Mapping[str, Any]) -> str:
         "",
         losses,
         "",
-        "![Events per second by system: band, key, as-of and twenty queries](benchmarks/results/rivals.png)",
+        "![Events per second by system: band, key, as-of and twenty queries](../benchmarks/results/rivals.png)",
     ]
     return "\n".join(lines)
+
+
+def brief(results: Path = RESULTS) -> str:
+    """README's part: the systems that most people know, without their inequality joins."""
+    record = json.loads((results / "rivals.json").read_text())
+    rows: Sequence[Row] = record["rows"]
+    lines = [f"| events/s | {' | '.join(_WORKS.values())} |", "|---|" + "---|" * len(_WORKS)]
+    for system in _IN_README:
+        own = [row for row in rows if row["system"].removesuffix(_CELLS) == system]
+        cells = [
+            _rates([row for row in own if row["work"] == work], (system, work)).partition(", ")[0] for work in _WORKS
+        ]
+        lines.append(f"| {_titled(system, own)} | {' | '.join(cells)} |")
+    agreement = _agreement(rows, "same_pairs", "work", "pairs")
+    note = (
+        f"Both sides together, {_runs(record)}. {agreement} «All at once» is no stream, but one call with both whole "
+        f"tables. **Faster than streamjoin here:** {_ahead(rows)}."
+    )
+    lines += ["", note]
+    return "\n".join(lines)
+
+
+def _ahead(rows: Sequence[Row]) -> str:
+    """Where another system is faster than the embedded engine, by how much."""
+    ahead = [
+        f"{_NAMES[row['system'].removesuffix(_CELLS)]} in {_WORKS[row['work']]} ({row['ratio']:.1f} times streamjoin)"
+        for row in faster(rows)
+    ]
+    return "; ".join(ahead) or "none"
 
 
 def nexmark_part(record: Mapping[str, Any]) -> str:
@@ -137,8 +164,12 @@ def _origin(record: Mapping[str, Any]) -> str:
     machine = record["machine"]
     where = f"{machine['cpu']}; load {machine['load']:.0f}; {record['date'][:10]}, commit {machine['commit']}"
     command = f"`make bench EXPERIMENT={record['experiment']}`"
+    return f"{_runs(record)} ({where}, {command})"
+
+
+def _runs(record: Mapping[str, Any]) -> str:
     runs = "one run" if record["repeats"] == 1 else f"the median of {record['repeats']} runs"
-    return f"{runs} on {machine['cores']} cores ({where}, {command})"
+    return f"{runs} on {record['machine']['cores']} cores"
 
 
 def _agreement(rows: Sequence[Row], same: str, name: str, what: str) -> str:
@@ -171,4 +202,5 @@ def _short(reason: str) -> str:
 
 
 if __name__ == "__main__":
-    print(PART.write(render(), README))
+    PART.write(brief())
+    print(PART.write(render(), SPEED_PAGE))

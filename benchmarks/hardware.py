@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from streamjoin.kernels.batch.nested import nested_two
+from streamjoin.kernels.batch.nested import nested_pairs
 
 _WORDS = 30_000
 _PROBES = 8_192
@@ -47,7 +47,7 @@ def _measured(threads: int) -> float:
 
     def work() -> None:
         out = np.empty(1 << 16, np.int64), np.empty(1 << 16, np.int64)
-        nested_two(words[0], words[1], lows[0], span, lows[1], span, first, last, 0, _PROBES, *out)
+        nested_pairs(words[0], words[1], lows[0], span, lows[1], span, first, last, 0, _PROBES, *out)
 
     def took(n: int) -> float:
         running = [threading.Thread(target=work) for _ in range(n)]

@@ -8,7 +8,6 @@ that ran beside it in the same process: absolute figures of another day or machi
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 import statistics
 import tempfile
@@ -134,13 +133,11 @@ class Unavailable:
 
 
 def discover(package: str) -> Iterator[tuple[str, Experiment | Unavailable]]:
-    """Every experiment of `package` by module name; one that fails to import does not hide the others."""
-    root = importlib.import_module(package)
-    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda module: module.name):
-        if module.name != "__main__":
-            experiment = load(package, module.name)
-            if experiment is not None:
-                yield module.name, experiment
+    """Every experiment of `package` and its folders by module name; one that can't be imported does not hide others."""
+    for name, home in sorted(_modules(package).items()):
+        experiment = _experiment(home)
+        if experiment is not None:
+            yield name, experiment
 
 
 def load(package: str, name: str) -> Experiment | Unavailable | None:
@@ -148,10 +145,35 @@ def load(package: str, name: str) -> Experiment | Unavailable | None:
 
     Only the modules that the experiment needs are imported: those are what its result depends on.
     """
-    if not name.isidentifier() or importlib.util.find_spec(f"{package}.{name}") is None:
-        return None
+    home = _modules(package).get(name)
+    return None if home is None else _experiment(home)
+
+
+def named(name: str) -> Experiment:
+    """The experiment of this package called `name`, which is known to be there."""
+    found = load("benchmarks", name)
+    if not isinstance(found, Experiment):
+        raise LookupError(f"{name}: {found}")
+    return found
+
+
+def _modules(package: str) -> dict[str, str]:
+    """The modules of a package and of its folders: their full names by name."""
+    found = {}
+    folders = [package]
+    for folder in folders:
+        for module in pkgutil.iter_modules(importlib.import_module(folder).__path__, f"{folder}."):
+            if not module.ispkg:
+                found[module.name.rpartition(".")[2]] = module.name
+            elif folder == package:
+                folders.append(module.name)
+    found.pop("__main__", None)
+    return found
+
+
+def _experiment(home: str) -> Experiment | Unavailable | None:
     try:
-        experiment = getattr(importlib.import_module(f"{package}.{name}"), "EXPERIMENT", None)
+        experiment = getattr(importlib.import_module(home), "EXPERIMENT", None)
     except ImportError as error:
         return Unavailable(str(error))
     except Exception as error:  # a broken experiment must not hide the others

@@ -36,7 +36,9 @@ _BYSTANDERS = frozenset(
 """Modules that find, explain, print and store results; a change to them does not change a figure."""
 _JUDGING = frozenset(("title", "claim", "findings", "verdict", "plot"))
 """The parts of an experiment that say what its rows mean."""
-_WRITTEN = tuple(f":(exclude){path}" for path in ("benchmarks/results", "docs/reproduction.md", "README.md"))
+_WRITTEN = tuple(
+    f":(exclude){path}" for path in ("benchmarks/results", "docs/reproduction.md", "docs/speed.md", "README.md")
+)
 """What keeping a result changes, as paths that git leaves out."""
 _COMMIT = "STREAMJOIN_COMMIT"
 """Names the commit where the source is a copy without its repository."""

@@ -1,4 +1,4 @@
-"""Parts of README that a command writes from the stored results, each between two markers."""
+"""Parts of README and of docs/speed.md that a command writes from the stored results, each between two markers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from benchmarks import provenance
 
 RESULTS = Path(__file__).parent / "results"
 README = provenance.ROOT / "README.md"
+SPEED_PAGE = provenance.ROOT / "docs" / "speed.md"
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,13 @@ class ReadmePart:
         """The marker after it."""
         return f"<!-- end of {self.name} -->"
 
-    def read(self, readme: Path = README) -> str:
-        """What README has."""
-        return readme.read_text().partition(self.begin)[2].partition(self.end)[0].strip()
+    def read(self, page: Path = README) -> str:
+        """What README, or another page, has."""
+        return page.read_text().partition(self.begin)[2].partition(self.end)[0].strip()
 
-    def write(self, text: str, readme: Path = README) -> str:
+    def write(self, text: str, page: Path = README) -> str:
         """Put `text` there, and return it."""
-        before, _, rest = readme.read_text().partition(self.begin)
+        before, _, rest = page.read_text().partition(self.begin)
         after = rest.partition(self.end)[2]
-        readme.write_text(f"{before}{self.begin}\n{text}\n{self.end}{after}")
+        page.write_text(f"{before}{self.begin}\n{text}\n{self.end}{after}")
         return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import re
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 from benchmarks import provenance
 from benchmarks.hardware import stored_result
-from benchmarks.harness import Experiment, Judgement
+from benchmarks.harness import Judgement, named
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = provenance.ROOT / "docs" / "reproduction.md"
@@ -24,6 +23,7 @@ _WITHOUT = {
     "that the experiments run on give no access to its counters"
 }
 """Why a figure has no experiment."""
+_FIGURE = re.compile(r"\d[\d.,]*")
 _DIFFERENT = {Judgement.DIFFERS, Judgement.MISSED, Judgement.NOT_TESTED}
 
 
@@ -79,14 +79,14 @@ def page() -> str:
     parts = [_HEAD]
     for paper in PAPERS:
         parts.append(f"## {paper.title}\n")
-        parts.append("| figure | the paper | machine | repeats | what we see | code |\n|---|---|---|---|---|---|")
+        parts.append("| figure | machine | repeats | what we see | code |\n|---|---|---|---|---|")
         rows: list[str] = []
         sections: list[str] = []
         for figure, name in paper.figures:
             stored = list(_stored(name))
             heading = f"{paper.name}, {figure}"
             if not stored:
-                rows.append(f"| {figure} | {_claim(name)} | | | not tested: {_untested(figure, name)} | |")
+                rows.append(f"| {figure} | | | not tested: {_untested(figure, name)} | |")
                 continue
             sections.append(f"### {heading}\n")
             for machine, path, record in stored:
@@ -112,7 +112,7 @@ def stale(record: dict[str, Any]) -> str:
     changed = provenance.changed_modules(record)
     if changed is None:
         return "stale: its modules are not recorded"
-    return "stale: changed since" if changed else "current"
+    return "stale" if changed else "current"
 
 
 def _stored(name: str | None) -> Iterator[tuple[str, Path, dict[str, Any]]]:
@@ -122,20 +122,13 @@ def _stored(name: str | None) -> Iterator[tuple[str, Path, dict[str, Any]]]:
             yield machine, path, json.loads(path.read_text())
 
 
-def _claim(name: str | None) -> str:
-    if name is None:
-        return ""
-    experiment: Experiment = importlib.import_module(f"benchmarks.{name}").EXPERIMENT
-    return _cell(experiment.claim or experiment.title)
-
-
 def _untested(figure: str, name: str | None) -> str:
     return _WITHOUT[figure] if name is None else f"`{name}` has no stored result"
 
 
 def _findings(name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
     """The findings of today's rules on the stored rows; where the rows do not fit, what was said then."""
-    experiment: Experiment = importlib.import_module(f"benchmarks.{name}").EXPERIMENT
+    experiment = named(name)
     try:
         with stored_result(int(record["machine"]["cores"]), record.get("apart") or {}):
             return [asdict(finding) for finding in experiment.findings(record["rows"])]
@@ -149,7 +142,7 @@ def _row(
     repeats = record.get("repeats") or min((row.get("repeats", 1) for row in record["rows"]), default=0)
     commit = record["machine"].get("commit") or "unknown"
     seen = _summary(findings)
-    return f"| {figure}: `{name}` | {_claim(name)} | {machine} | {repeats} | {seen} | {stale(record)} ({commit}) |"
+    return f"| {figure}: `{name}` | {machine} | {repeats} | {seen} | {stale(record)}, {commit} |"
 
 
 def _summary(findings: Sequence[dict[str, Any]]) -> str:
@@ -165,24 +158,63 @@ def _section(
     """A figure on one machine: its picture, and its findings, those that differ first."""
     picture = path.with_suffix(".png")
     if picture.is_file():
-        yield f"![{heading}, {machine}](../{picture.relative_to(provenance.ROOT).as_posix()})\n"
+        yield f"![{heading}](../{picture.relative_to(provenance.ROOT).as_posix()})\n"
     yield f"On {machine}:\n"
-    lines = [_line(finding) for finding in sorted(findings, key=lambda item: item["judgement"] not in _DIFFERENT)]
+    groups = _groups(findings)
+    reasons = ["", *(group[0]["reason"] for group in groups)]
+    lines = [_line(group, told) for group, told in zip(groups, reasons, strict=False)]
     yield "\n".join(f"- {line}" for line in lines or record["verdict"]) + "\n"
 
 
-def _line(finding: dict[str, Any]) -> str:
-    because = finding["reason"]
-    reason = f" {because[0].upper()}{because[1:]}." if because else ""
-    mark = "**" if finding["judgement"] in _DIFFERENT else ""
+def _groups(findings: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The findings that differ in no more than the setting and figures; those that differ from the paper first."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for finding in sorted(findings, key=lambda item: item["judgement"] not in _DIFFERENT):
+        alike = (_setting(finding)[1], finding["rule"], finding["judgement"], _FIGURE.sub("", finding["reason"]))
+        groups.setdefault(alike, []).append(finding)
+    return list(groups.values())
+
+
+def _setting(finding: dict[str, Any]) -> tuple[list[str], str]:
+    """The setting that a claim begins with, part by part, and the claim without it."""
+    setting, _, claim = finding["claim"].rpartition(": ")
+    return setting.split(", ") if setting else [], claim
+
+
+def _line(group: Sequence[dict[str, Any]], told: str = "") -> str:
+    """What holds for the group, then what was measured in each setting, then why, with the figures of the first.
+
+    A reason that the line before has `told` is not repeated.
+    """
+    first = group[0]
+    settings = [_setting(finding)[0] for finding in group]
+    common = [part for part in settings[0] if all(part in setting for setting in settings)]
+    places: dict[str, list[str]] = {}
+    for finding, setting in zip(group, settings, strict=True):
+        places.setdefault(finding["ours"], []).append(", ".join(part for part in setting if part not in common))
+    end = _common_end([text.split() for text in places])
+    measured = {" ".join(text.split()[: -end or None]): " and ".join(filter(None, own)) for text, own in places.items()}
+    ours = "; ".join(f"{own}: {text}" if own else text for text, own in measured.items())
+    tail = " ".join(["", *first["ours"].split()[-end:]]) if end else ""
+    mark = "**" if first["judgement"] in _DIFFERENT else ""
+    because = first["reason"]
+    reason = "" if not because else " Likewise." if because == told else f" {because[0].upper()}{because[1:]}."
     return (
-        f"{finding['claim']}. Ours: {finding['ours']} (rule: {finding['rule']}): {mark}{finding['judgement']}{mark}."
-        f"{reason}"
+        f"{mark}{first['judgement'].capitalize()}{mark}: {_setting(first)[1]} ({first['rule']}). "
+        f"{', '.join(['Ours', *common])}: {ours}{tail}.{reason}"
     )
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _common_end(texts: Sequence[Sequence[str]]) -> int:
+    """How many words all of several texts end with, of which each keeps its figures and their units.
+
+    >>> _common_end([["70%", "of", "it"], ["9%", "of", "it"]]), _common_end([["1", "M"], ["2", "M"]])
+    (2, 0)
+    """
+    end = 0
+    while len(texts) > 1 and all(text[-1 - end] == texts[0][-1 - end] and text[-1 - end].islower() for text in texts):
+        end += 1
+    return end
 
 
 _HEAD = """# Reproduction of the papers' figures
@@ -192,7 +224,9 @@ measures one experiment and stores its result; `python -m benchmarks --figures -
 are missing or stale, and continues where it stopped. A result names its commit and the modules that it depends on. It
 is *current* if none of these modules changed since, apart from comments and from how rows are judged and drawn, and
 *stale* otherwise: its figures are then those of older code; the findings are always those of today's rules, where the
-rows fit them. Absolute figures depend on the machine; each finding compares systems that ran side by side.
+rows fit them. Absolute figures depend on the machine; each finding compares systems that ran side by side. A finding
+has a part of what the paper says, the rule by which we judge in parentheses, and what we measured; several settings
+share a line where they say the same, and a reason then has the figures of the first.
 """
 
 

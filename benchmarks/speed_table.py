@@ -1,6 +1,6 @@
-"""`python -m benchmarks.speed_table`: writes README's table of speeds from the stored results.
+"""`python -m benchmarks.speed_table`: writes the table of speeds in docs/speed.md, and some lines in README.
 
-The part of README between the two markers is made here; a test compares it.
+The parts between the two markers are made here from the stored results; a test compares them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Row, human
-from benchmarks.readme_part import README, RESULTS, ReadmePart
+from benchmarks.readme_part import RESULTS, SPEED_PAGE, ReadmePart
 
 PART = ReadmePart("speed", "benchmarks.speed_table")
 _NEAR = 1.2
@@ -30,6 +30,8 @@ class Line:
     base: Mapping[str, Any]
     measure: str | None = None
     per_s: bool = True
+    readme: str = ""
+    """What README calls it; nothing where README leaves it out."""
 
 
 _WINDOW, _BATCH = {"window": 1 << 20}, {"window": 1 << 20, "batch": 1 << 16}
@@ -38,6 +40,7 @@ LINES = (
         "band join, window 2^20, batches of 2 x 65,536, rows gathered, one worker", "sweep",
         {**_BATCH, "system": "sweep", "workers": 1}, "tuples/s",
         "DuckDB re-joining the window", {"system": "duckdb re-join"},
+        readme="band join, window of 2^20, one worker",
     ),
     Line(
         "the same, two workers", "sweep", {**_BATCH, "system": "sweep", "workers": 2}, "tuples/s",
@@ -55,6 +58,7 @@ LINES = (
     Line(
         "`push` of 32 + 32 rows, window 2^20", "push_cost", {**_WINDOW, "rows": 32, "system": "push of tables"},
         "tuples/s", "a B+-tree join in C++, one thread", {"system": "C++ B+-tree"},
+        readme="`push` of 32 + 32 rows, window of 2^20",
     ),
     Line(
         "`push` of 1,024 + 1,024 rows, window 2^20", "push_cost",
@@ -65,6 +69,7 @@ LINES = (
         "`sj.live`, pushes of 64 tuples from two threads, window 65,536, rows with payload", "live_rate",
         {"system": "live", "rows": 64, "sources": 2}, "tuples/s",
         "`sj.open` in batches of 131,072", {"system": "push", "rows": 1 << 16},
+        readme="`sj.live`, pushes of 64 tuples, window of 65,536",
     ),
     Line(
         "`sj.live` with `low_latency_handshake`, window 65,536, at 80 % of its own rate, median from push to consumer",
@@ -74,7 +79,7 @@ LINES = (
     Line(
         "Spark, window of a million, batches of a million rows", "spark_band",
         {"window": 1_000_000, "batch": 1_000_000, "system": "spark.join"}, "rows/s",
-        "explode into cells", {"system": "workaround"},
+        "explode into cells", {"system": "workaround"}, readme="on Spark, window and batches of a million",
     ),
     Line(
         "Spark, the same with batches of 100,000 rows", "spark_band",
@@ -99,6 +104,7 @@ LINES = (
         "100 ad-hoc queries over the same streams on Spark, tuples times queries", "ajoin_fig15",
         {"queries": 100, "batch": 20_000, "system": "shared by cost"}, "tuples/s overall",
         "one Spark query each", {"system": "one Spark query each"}, measure="overall_per_s",
+        readme="100 SQL queries on Spark, tuples times queries",
     ),
     Line(
         "16 cores: band join, window 2^20, batches of 2 x 262,144, rows gathered, 16 workers", "16-cores/cores",
@@ -121,23 +127,42 @@ LINES = (
 
 
 def render(results: Path = RESULTS) -> str:
-    """The part of README; experiments without a stored result are named below the table."""
-    table = ["| what | figure | baseline | measured by |", "|---|---|---|---|"]
+    """The whole table; experiments without a stored result are named below it."""
+    table = ["| what | figure | baseline | experiment, runs, day |", "|---|---|---|---|"]
     missing = []
     for line in LINES:
-        path = results / f"{line.experiment}.json"
-        record = json.loads(path.read_text()) if path.is_file() else {"rows": []}
-        row = _row(record["rows"], line.cell)
-        if row is None:
+        found = _measured(line, results)
+        if found is None:
             missing.append(f"{line.what} (`{line.experiment}`)")
-            continue
-        base = _row(record["rows"], {**line.cell, **line.base})
-        measure = line.measure or record["measure"]
-        other = "" if base is None else f"{line.baseline}: {_figure(base[measure], line)}"
-        table.append(f"| {line.what} | {_figure(row[measure], line)} {line.unit} | {other} | {_origin(record, row)} |")
+        else:
+            record, row, figures = found
+            table.append(f"| {line.what} | {figures} | {_origin(record, row)} |")
     if missing:
         table += ["", f"Not stored: {'; '.join(missing)}."]
     return "\n".join([*table, *_of_auto(results / "auto_regret.json")])
+
+
+def brief(results: Path = RESULTS) -> str:
+    """README's table: the lines that it has a name for."""
+    table = ["| what | figure | baseline | experiment |", "|---|---|---|---|"]
+    for line in LINES:
+        found = _measured(line, results) if line.readme else None
+        if found is not None:
+            table.append(f"| {line.readme} | {found[2]} | `{line.experiment}` |")
+    return "\n".join(table)
+
+
+def _measured(line: Line, results: Path) -> tuple[Mapping[str, Any], Row, str] | None:
+    """The stored record and row of a line, and its figure and baseline as two cells; None where nothing is stored."""
+    path = results / f"{line.experiment}.json"
+    record = json.loads(path.read_text()) if path.is_file() else {"rows": []}
+    row = _row(record["rows"], line.cell)
+    if row is None:
+        return None
+    base = _row(record["rows"], {**line.cell, **line.base})
+    measure = line.measure or record["measure"]
+    other = "" if base is None else f"{line.baseline}: {_figure(base[measure], line)}"
+    return record, row, f"{_figure(row[measure], line)} {line.unit} | {other}"
 
 
 def _of_auto(path: Path) -> list[str]:
@@ -163,9 +188,9 @@ def _figure(value: float, line: Line) -> str:
 
 
 def _origin(record: Mapping[str, Any], row: Row) -> str:
-    runs = "one run" if row["repeats"] == 1 else f"median of {row['repeats']} runs"
-    return f"`make bench EXPERIMENT={record['experiment']}`, {runs}, {record['date'][:10]}"
+    return f"`{record['experiment']}`, {row['repeats']}, {record['date'][:10]}"
 
 
 if __name__ == "__main__":
-    print(PART.write(render(), README))
+    PART.write(brief())
+    print(PART.write(render(), SPEED_PAGE))

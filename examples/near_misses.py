@@ -28,15 +28,25 @@ spec = sj.JoinSpec(
     & sj.Theta("l.icao24 < r.icao24 AND (l.x - r.x) * (l.x - r.x) + (l.y - r.y) * (l.y - r.y) < 25"),
     window=sj.TimeWindow("1 second"),
     time="time",
+    order="event_time",
     self_join=True,
 )
 
 first_seen = {}
+
+
+def look(rows):
+    """Remember when each pair was first seen."""
+    for row in rows.to_pylist():
+        pair = tuple(sorted((row["icao24_left"], row["icao24_right"])))
+        first_seen.setdefault(pair, row["time"])
+
+
 with sj.open(spec) as join:
     for batch in sj.data.replay({"positions": positions}, "time", every="10 minutes"):
-        for row in join.push(left=batch["positions"]).to_pylist():
-            pair = tuple(sorted((row["icao24_left"], row["icao24_right"])))
-            first_seen.setdefault(pair, row["time"])
+        look(join.push(left=batch["positions"]))
+    # The newest positions wait, as others of the same second might follow.
+    look(join.close())
     print(f"{positions.num_rows:,} positions, {join.metrics()['results']:,} close encounters, {len(first_seen)} pairs")
 for (one, other), time in sorted(first_seen.items(), key=lambda seen: seen[1])[:5]:
     print(f"{time:%H:%M:%S} {one} and {other}")

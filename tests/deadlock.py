@@ -8,14 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streamjoin.joins.live.lifetime import running
-from streamjoin.joins.live.live import Live
+from streamjoin.joins.live.live import Live, running
 from streamjoin.model.errors import StateError
 from streamjoin.windows.crew import live
 
 
 @contextmanager
-def no_deadlock(seconds: float = 120) -> Iterator[None]:
+def no_deadlock(seconds: float = 300) -> Iterator[None]:
     """Give what runs inside this long; then say where every crew stands, and stop them all."""
 
     def give_up() -> None:

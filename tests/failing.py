@@ -12,8 +12,8 @@ import streamjoin as sj
 
 T = TypeVar("T")
 PACKAGE = str(Path(sj.__file__).parent)
-# What loads compiled code makes up for errors of its own.
-KERNELS = (str(Path(PACKAGE, "kernels")), str(Path(PACKAGE, "_cache.py")))
+# What loads compiled code makes up for errors of its own, and where signals are put off none is raised.
+SPARED = tuple(str(Path(PACKAGE, part)) for part in ("jit", "kernels", "_cache.py", "windows/interrupts.py"))
 
 
 class Fails:
@@ -21,7 +21,7 @@ class Fails:
 
     # From here on the rows are on their way to the caller: an interrupt is one in the caller's own code.
     HANDING_ON = frozenset(
-        {"push", "_push_directly", "advance", "finish", "close", "_whole", "_take_tail", "__next__", "_next"}
+        {"push", "_push_at_once", "advance", "finish", "close", "_whole", "_take_tail", "__next__", "_next"}
     )
 
     def __init__(self, n: int, error: BaseException) -> None:
@@ -38,7 +38,7 @@ class Fails:
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
-        inside = code.co_filename.startswith(PACKAGE) and not code.co_filename.startswith(KERNELS)
+        inside = code.co_filename.startswith(PACKAGE) and not code.co_filename.startswith(SPARED)
         if not inside or code.co_name in self.HANDING_ON:
             return None
         if event == "line":
@@ -49,15 +49,21 @@ class Fails:
         return self.trace
 
 
+def failed_at(call: Callable[[], T], at: int, number: int = 0) -> list[T]:
+    """Let the call fail at its line `at` of the package, by an error that `number` chooses; its result if it ends."""
+    error = (MemoryError, KeyboardInterrupt, ValueError)[number % 3]("injected")
+    try:
+        with Fails(at, error):
+            return [call()]
+    except (MemoryError, KeyboardInterrupt, ValueError) as raised:
+        assert raised is error
+    return []
+
+
 def failed_everywhere(call: Callable[[], T], stride: int) -> tuple[T, int]:
     """Let the call fail at its first line, then further on each time, until it succeeds; how often it failed."""
     failures, at = 0, 1
-    while True:
-        error = (MemoryError, KeyboardInterrupt, ValueError)[failures % 3]("injected")
-        try:
-            with Fails(at, error):
-                return call(), failures
-        except (MemoryError, KeyboardInterrupt, ValueError) as raised:
-            assert raised is error
+    while not (results := failed_at(call, at, failures)):
         failures += 1
         at += stride
+    return results[0], failures

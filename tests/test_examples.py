@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -26,14 +29,31 @@ def output(name: str, cwd: Path, *arguments: str) -> str:
     return ran.stdout
 
 
+def shown(name: str, cwd: Path) -> str:
+    """What an example prints, run in this process: most need none of their own."""
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert errors.getvalue() == ""
+    assert list(cwd.iterdir()) == [], "an example cleans up after itself"
+    return printed.getvalue()
+
+
 def test_embedded_band_join(tmp_path: Path) -> None:
     said = output("embedded_band_join.py", tmp_path)
     assert said.count("'celsius_left'") == 3
     assert "50,000 left and 50,000 right tuples" in said
 
 
+def test_own_algorithm(tmp_path: Path) -> None:
+    assert output("own_algorithm.py", tmp_path).splitlines() == [
+        "every_pair: kitchen 64.5 °C, hall 19.0 °C, hall 20.5 °C",
+        "sweep: kitchen 64.5 °C, hall 19.0 °C, hall 20.5 °C",
+    ]
+
+
 def test_near_misses(tmp_path: Path) -> None:
-    assert output("near_misses.py", tmp_path).splitlines() == [
+    assert shown("near_misses.py", tmp_path).splitlines() == [
         "80,922 positions, 60 close encounters, 2 pairs",
         "12:10:35 3949ea and 506d8e",
         "14:28:36 3946e2 and 4cac5e",
@@ -41,7 +61,7 @@ def test_near_misses(tmp_path: Path) -> None:
 
 
 def test_event_time_sources(tmp_path: Path) -> None:
-    assert output("event_time_sources.py", tmp_path).splitlines() == [
+    assert shown("event_time_sources.py", tmp_path).splitlines() == [
         "camera, 0-40 s: nothing yet",
         "north, 0-30 s: nothing yet",
         "south, 0-35 s: AB123 at the north gate, CD456 at the south gate",
@@ -54,7 +74,7 @@ def test_event_time_sources(tmp_path: Path) -> None:
 
 
 def test_live_sensors(tmp_path: Path) -> None:
-    assert output("live_sensors.py", tmp_path).splitlines() == [
+    assert shown("live_sensors.py", tmp_path).splitlines() == [
         f"00:0{second} fire in the kitchen: {smoke} smoke, {heat} °C"
         for second, heat in ((3, 64.0), (4, 70.0))
         for smoke in (0.5, 0.7)
@@ -97,33 +117,33 @@ def test_live_kafka(tmp_path: Path, broker: Broker) -> None:
 
 
 def test_left_join(tmp_path: Path) -> None:
-    assert output("left_join.py", tmp_path).splitlines() == [
+    assert shown("left_join.py", tmp_path).splitlines() == [
         "8 flights in heavy rain, 26,996 without",
     ]
 
 
 def test_right_join(tmp_path: Path) -> None:
-    assert output("right_join.py", tmp_path).splitlines() == [
+    assert shown("right_join.py", tmp_path).splitlines() == [
         "2 cancelled flights in fog",
         "11 foggy observations without one, the first at LGA, 2013-01-13 10:00:00+00:00",
     ]
 
 
 def test_full_join(tmp_path: Path) -> None:
-    assert output("full_join.py", tmp_path).splitlines() == [
+    assert shown("full_join.py", tmp_path).splitlines() == [
         "2 pairs, 519 cancelled flights without fog, 11 foggy hours without one",
     ]
 
 
 def test_semi_join(tmp_path: Path) -> None:
-    assert output("semi_join.py", tmp_path).splitlines() == [
+    assert shown("semi_join.py", tmp_path).splitlines() == [
         "472 flights near a storm, 16 minutes late on average",
         "all flights: 10 minutes",
     ]
 
 
 def test_anti_join(tmp_path: Path) -> None:
-    assert output("anti_join.py", tmp_path).splitlines() == [
+    assert shown("anti_join.py", tmp_path).splitlines() == [
         "4,435 of 26,483 flights were the last of their aircraft for five days",
         "1,670 more at the end of the data",
         "the first: N14228 to IAH, 01 January 10:15",
@@ -131,7 +151,7 @@ def test_anti_join(tmp_path: Path) -> None:
 
 
 def test_asof_backward(tmp_path: Path) -> None:
-    assert output("asof_backward.py", tmp_path).splitlines() == [
+    assert shown("asof_backward.py", tmp_path).splitlines() == [
         "27,004 flights, 0 without an observation",
         "visibility 0 to 1 miles: 15 minutes late",
         "visibility 1 to 5 miles: 16 minutes late",
@@ -140,7 +160,7 @@ def test_asof_backward(tmp_path: Path) -> None:
 
 
 def test_asof_forward(tmp_path: Path) -> None:
-    assert output("asof_forward.py", tmp_path).splitlines() == [
+    assert shown("asof_forward.py", tmp_path).splitlines() == [
         "LGA 31 Jan 08:00, 62 mph: UA left 144 min later",
         "EWR 31 Jan 09:00, 59 mph: US left 53 min later",
         "JFK 31 Jan 09:00, 53 mph: B6 left 97 min later",
@@ -152,21 +172,21 @@ def test_asof_forward(tmp_path: Path) -> None:
 
 
 def test_asof_nearest(tmp_path: Path) -> None:
-    assert output("asof_nearest.py", tmp_path).splitlines() == [
+    assert shown("asof_nearest.py", tmp_path).splitlines() == [
         "521 cancelled flights; the nearest observation: 336 times before, 185 times after",
         "wind 13.3 mph; in the whole month 11.2",
     ]
 
 
 def test_within_interval(tmp_path: Path) -> None:
-    assert output("within_interval.py", tmp_path).splitlines() == [
+    assert shown("within_interval.py", tmp_path).splitlines() == [
         "12 times of fog, 737 flights in them",
         "the longest: JFK from 13 Jan 00:00 to 13 Jan 17:00",
     ]
 
 
 def test_overlapping_intervals(tmp_path: Path) -> None:
-    assert output("overlapping_intervals.py", tmp_path).splitlines() == [
+    assert shown("overlapping_intervals.py", tmp_path).splitlines() == [
         "1,852 flights waited, 9,925 pairs at the same time",
         "EWR 6,602, JFK 1,928, LGA 1,395",
     ]
@@ -185,7 +205,7 @@ def test_flights_and_weather(tmp_path: Path) -> None:
 def test_trades_near_quotes(tmp_path: Path) -> None:
     import duckdb
 
-    said = output("trades_near_quotes.py", tmp_path)
+    said = shown("trades_near_quotes.py", tmp_path)
     feeds: dict[str, Any] = runpy.run_path(str(EXAMPLES / "trades_near_quotes.py"))
     with duckdb.connect() as db:
         for name in ("trades", "quotes"):
@@ -198,7 +218,7 @@ def test_trades_near_quotes(tmp_path: Path) -> None:
 
 
 def test_clicks_and_impressions(tmp_path: Path) -> None:
-    assert output("clicks_and_impressions.py", tmp_path).splitlines() == [
+    assert shown("clicks_and_impressions.py", tmp_path).splitlines() == [
         "clicked, never shown: 40",
         "shown and clicked: 378",
         "shown, not clicked: 2,633",
@@ -206,7 +226,7 @@ def test_clicks_and_impressions(tmp_path: Path) -> None:
 
 
 def test_dashboard_queries(tmp_path: Path) -> None:
-    assert output("dashboard_queries.py", tmp_path).splitlines() == [
+    assert shown("dashboard_queries.py", tmp_path).splitlines() == [
         "31 panels are open and share 2 steps",
         "EWR-2-60: 55 rows",
         "JFK-2-60: 85 rows",
@@ -219,4 +239,4 @@ def test_every_example_is_run() -> None:
     written = Path(__file__).read_text()
     assert "kafka_once.py" in (Path(__file__).parent / "service" / "test_serve_kafka.py").read_text()
     names = {path.name for path in EXAMPLES.glob("*.py")} - {"kafka_once.py"}
-    assert [name for name in names if f'output("{name}"' not in written] == []
+    assert [name for name in names if not re.search(rf'(output|shown)\("{name}"', written)] == []

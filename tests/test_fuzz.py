@@ -13,8 +13,12 @@ from tests.fuzz import TARGETS, fuzz
 def test_what_fuzzing_runs_is_there() -> None:
     root = Path(__file__).parent.parent
     assert [target for target in TARGETS if not (root / target).exists()] == []
+    importing = re.compile(r"^from tests\.seeds import .*\bexamples\b", re.MULTILINE)
+    drawing = [path for path in (root / "tests").glob("**/test_*.py") if importing.search(path.read_text())]
+    assert [str(path) for path in drawing if str(path.relative_to(root)) not in TARGETS] == []
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_with_its_seed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rounds = tmp_path / "rounds"
     program = tmp_path / "test_found.py"

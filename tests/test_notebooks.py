@@ -9,6 +9,7 @@ import pytest
 from tests.notebooks import NOTEBOOKS, executed, outputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [pytest.param(path, marks=[pytest.mark.spark] * ("spark" in path.stem), id=path.stem) for path in NOTEBOOKS]
 )

@@ -33,9 +33,14 @@ def test_the_readme_example_prints_what_it_says() -> None:
     assert sum(1 for line in programs[0].splitlines() if line.strip()) <= 10
 
 
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(README.split()) <= 1200, "say it in docs/, and link to it"
+
+
 @pytest.mark.parametrize(
     "page",
     [
+        "index",
         "inputs",
         "live",
         "joins",
@@ -72,6 +77,20 @@ def test_links_lead_somewhere() -> None:
     assert not offenders, "\n".join(offenders)
 
 
+def test_the_package_is_installed_from_a_checkout() -> None:
+    """It is not published. A message of the package may name it: pip finds the extras of what is installed."""
+    places = ["*.md", "*.yml", "Makefile", "docs/**/*", "notebooks/*", "examples/*", "deploy/**/*"]
+    pages = [path for place in places for path in ROOT.glob(place) if path.suffix not in (".png", ".svg", ".pyc")]
+    lines = [
+        f"{path.relative_to(ROOT)}:{number}: {line}"
+        for path in pages
+        if path.is_file() and path.name != "CHANGELOG.md"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"pip install\b.*\bstreamjoin\b|\bstreamjoin\[", line.replace("/opt/streamjoin", ""))
+    ]
+    assert not lines, "\n".join(lines)
+
+
 def test_modules_named_in_the_docs_exist() -> None:
     """A name with a folder is a path from the package or the repository; a bare one lies beside the path before it."""
     missing: list[str] = []
@@ -92,11 +111,19 @@ def test_the_walkthrough_links_modules_by_their_names() -> None:
     assert [name for name, target in links if target != f"../src/streamjoin/{name}"] == []
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=lambda page: page.stem)
+def test_a_decision_is_short_and_says_what_was_decided(page: Path) -> None:
+    text = page.read_text()
+    assert "**Decision.** " in text
+    assert len(text.split()) <= 300
+
+
 def modules() -> list[str]:
     found = pkgutil.walk_packages(streamjoin.__path__, "streamjoin.")
-    return sorted(m.name for m in found if not m.name.endswith("__main__"))
+    return ["streamjoin", *sorted(m.name for m in found if not m.name.endswith("__main__"))]
 
 
+@pytest.mark.slow
 def test_doctests() -> None:
     offenders = [name for name in modules() if doctest.testmod(importlib.import_module(name)).failed]
     assert not offenders, f"failing doctests: {offenders}"

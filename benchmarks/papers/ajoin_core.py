@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.papers import ajoin_workload as ajoin
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.testing import ajoin_workload as ajoin
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.unshared import open_core
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

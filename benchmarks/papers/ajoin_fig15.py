@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.ajoin_flink import run_flink
-from benchmarks.ajoin_spark import Ran, StreamFiles, library_join, run_each, run_engine, spark_join
 from benchmarks.harness import Cell, Context, Finding, Row, human, judge_aim, judge_claim, not_tested
-from benchmarks.parallel_experiment import thread_counts
-from benchmarks.rival_runs import Programs
-from benchmarks.spark_runs import SparkExperiment
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_flink import run_flink
+from benchmarks.papers.ajoin_spark import Ran, StreamFiles, library_join, run_each, run_engine, spark_join
+from benchmarks.papers.parallel_experiment import thread_counts
+from benchmarks.rivals.rival_runs import Programs
+from benchmarks.spark.spark_runs import SparkExperiment
 from streamjoin.adhoc import Settings
-from streamjoin.adhoc.core.settings import Sharing
-from streamjoin.testing import ajoin_workload as ajoin
+from streamjoin.queries.core.settings import Sharing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.ajoin_runs import APART, SHARED, SYSTEMS, WINDOW, by_name, run, template
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim
+from benchmarks.papers.ajoin_runs import APART, SHARED, SYSTEMS, WINDOW, by_name, run, template
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

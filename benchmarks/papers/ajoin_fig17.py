@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from benchmarks.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
-from benchmarks.ajoin_runs import ALL, APART, SHARED, Workload
 from benchmarks.harness import Cell, Context, Finding, Row, not_tested
-from streamjoin.testing import ajoin_workload as ajoin
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
+from benchmarks.papers.ajoin_runs import ALL, APART, SHARED, Workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

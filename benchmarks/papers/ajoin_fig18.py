@@ -20,13 +20,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.ajoin_live import LiveStreams, SparkQuery, check, play
-from benchmarks.ajoin_spark import SPARK_SETTINGS, spark_join
 from benchmarks.harness import Cell, Context, Finding, Row, human, judge_aim, judge_claim, not_tested
-from benchmarks.spark_runs import SparkExperiment
-from benchmarks.spark_workaround import session_settings
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_live import LiveStreams, SparkQuery, check, play
+from benchmarks.papers.ajoin_spark import SPARK_SETTINGS, spark_join
+from benchmarks.spark.spark_runs import SparkExperiment
+from benchmarks.spark.spark_workaround import session_settings
 from streamjoin.adhoc import Engine
-from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

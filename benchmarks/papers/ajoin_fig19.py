@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.ajoin_runs import SHARED, SYSTEMS, Workload, run
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_claim
-from streamjoin.testing import ajoin_workload as ajoin
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_runs import SHARED, SYSTEMS, Workload, run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

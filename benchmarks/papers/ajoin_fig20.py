@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
-from benchmarks.ajoin_runs import ALL, APART, SHARED, Workload, template
 from benchmarks.harness import Cell, Context, Finding, Row
+from benchmarks.papers.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
+from benchmarks.papers.ajoin_runs import ALL, APART, SHARED, Workload, template
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from benchmarks.ajoin_fig20 import grouped
-from benchmarks.ajoin_rate import RateExperiment
-from benchmarks.ajoin_runs import APART, SHARED, SYSTEMS, Workload, template
 from benchmarks.harness import Cell, Context, Finding, Row, judge_aim, judge_claim
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_fig20 import grouped
+from benchmarks.papers.ajoin_rate import RateExperiment
+from benchmarks.papers.ajoin_runs import APART, SHARED, SYSTEMS, Workload, template
 from streamjoin.adhoc import Settings
-from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.ajoin_fig21 import skewed
-from benchmarks.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
-from benchmarks.ajoin_runs import ALL, SHARED, SYSTEMS, Workload
 from benchmarks.harness import Cell, Context, Finding, Row
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_fig21 import skewed
+from benchmarks.papers.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
+from benchmarks.papers.ajoin_runs import ALL, SHARED, SYSTEMS, Workload
 from streamjoin.adhoc import Settings
-from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

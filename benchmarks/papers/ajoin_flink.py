@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.ajoin_spark import Ran, StreamFiles
-from benchmarks.rival_runs import Programs, RivalTimeoutError, Stream
-from streamjoin.testing import ajoin_workload as ajoin
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_spark import Ran, StreamFiles
+from benchmarks.rivals.rival_runs import Programs, RivalTimeoutError, Stream
 
 _COLUMNS = [f"a{n}" for n in range(ajoin.ATTRIBUTES)]
 _ONE = pa.schema([("counted", pa.int64())])

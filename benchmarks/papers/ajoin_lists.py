@@ -18,21 +18,19 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.papers import ajoin_workload as ajoin
 from streamjoin.adhoc import Settings, Stream
-from streamjoin.adhoc.core import execution
-from streamjoin.adhoc.core.batch_run import JoinSide
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.pair_tests import Partial
-from streamjoin.adhoc.core.shared_join import MeetingRun, _narrow
-from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.shared_queries.probe import BEFORE, NOT_AFTER
-from streamjoin.testing import ajoin_workload as ajoin
+from streamjoin.queries.core import execution
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.shared_join import FirstJoinRun, JoinSide, Partial, RunProbe, _narrow
+from streamjoin.queries.core.unshared import open_core
+from streamjoin.queries.kernels.probe import BEFORE, NOT_AFTER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from streamjoin.adhoc.core.running_plan import Step
+    from streamjoin.queries.core.running_plan import Step
 
 WORTH: Final = 0.1
 """The share of a batch from which on lists could pay."""
@@ -40,8 +38,8 @@ _QUERIES: Final = 20
 _WARM, _BATCHES = 4, 10
 
 
-class _ProbedTwice(MeetingRun):
-    """A meeting whose later steps are also probed by all partial results, and by each of their tuples once."""
+class _ProbedTwice(FirstJoinRun):
+    """A first join whose later steps are also probed by all partial results, and by each of their tuples once."""
 
     seconds: ClassVar[defaultdict[str, float]] = defaultdict(float)
 
@@ -84,7 +82,7 @@ class _ProbedTwice(MeetingRun):
         arrival = NOT_AFTER if tests.inclusive else BEFORE
         scratch.begin(width)
         for run in self._streams[step.stream].runs:
-            self._probe((step,), tests, probes, far, run, arrival, 0, lambda: scratch.begin(width))
+            self._probe(RunProbe((step,), tests, far, run, arrival, lambda: scratch.begin(width)), probes)
         return time.thread_time() - begin
 
 
@@ -123,7 +121,7 @@ class AJoinLists(Experiment):
         core.apply([Create(f"q{n}", query.text) for n, query in enumerate(generator.queries(_QUERIES))])
         seconds = _ProbedTwice.seconds
         rows, took = 0, 0.0
-        with patch.object(execution, "MeetingRun", _ProbedTwice):
+        with patch.object(execution, "FirstJoinRun", _ProbedTwice):
             for number in range(_BATCHES):
                 first = number * cell["batch"]
                 tables = {

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.ajoin_spark import DDL, timed
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_spark import DDL, timed
 from streamjoin.adhoc import CallbackSink, Engine
-from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord
+from streamjoin.queries.engine.info import BatchEvent, ChangeRecord
 from streamjoin.spark.demo.feeds import drop
-from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.ajoin_runs import ALL, SYSTEMS, Outcome, Workload, run, sustained
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_claim, not_tested
+from benchmarks.papers.ajoin_runs import ALL, SYSTEMS, Outcome, Workload, run, sustained
 from benchmarks.report_lines import draw_lines
 from streamjoin.adhoc import Settings
 

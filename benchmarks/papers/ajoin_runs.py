@@ -17,11 +17,11 @@ from typing import Final
 import pyarrow as pa
 
 from benchmarks.harness import Context
+from benchmarks.papers import ajoin_workload as ajoin
 from streamjoin.adhoc import Settings, Stream
-from streamjoin.adhoc.core.changes import Change, Create, Drop
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.testing import ajoin_workload as ajoin
+from streamjoin.queries.core.changes import Change, Create, Drop
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import open_core
 
 SHARED, ALL, APART = "shared by cost", "share everything", "no sharing"
 SYSTEMS: Final = {SHARED: Settings(), ALL: Settings(sharing="everything"), APART: Settings(sharing="nothing")}

@@ -74,12 +74,12 @@ class AJoinScale(Experiment):
         }
         environment = {**os.environ, "SPARK_HOME": str(_linked_home(directory))}
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.ajoin_scale_program", json.dumps(spec)],
+            [sys.executable, "-m", "benchmarks.papers.ajoin_scale_program", json.dumps(spec)],
             capture_output=True,
             text=True,
             timeout=_LONGEST,
             check=False,
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
             env=environment,
         )
         if done.returncode:

@@ -1,7 +1,7 @@
 """One run of `ajoin_scale` in a process of its own: an engine on a local cluster, and what its parts hold.
 
-`python -m benchmarks.ajoin_scale_program SPEC` takes and prints JSON. The streams are files that wait, and every stream
-has `rate` tuples per second of event time, so that a window of 1 to 3 seconds holds some multiples of it.
+`python -m benchmarks.papers.ajoin_scale_program SPEC` takes and prints JSON. The streams are files that wait, and
+each has `rate` tuples per second of event time, so that a window of 1 to 3 seconds holds some multiples of it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.ajoin_spark import StreamFiles, input_rate
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_spark import StreamFiles, input_rate
 from streamjoin.adhoc import Engine, ParquetSink, Settings
-from streamjoin.adhoc.engine.info import BatchEvent
+from streamjoin.queries.engine.info import BatchEvent
 from streamjoin.spark import session
-from streamjoin.testing import ajoin_workload as ajoin
 
 _SELECTIVITY: Final = 0.2
 

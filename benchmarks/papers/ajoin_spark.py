@@ -27,12 +27,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import streamjoin as sj
-from benchmarks.spark_workaround import BEST_SETTINGS, session_settings
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.spark.spark_workaround import BEST_SETTINGS, session_settings
 from streamjoin.adhoc import Engine, Settings
-from streamjoin.adhoc.engine.info import BatchEvent
-from streamjoin.adhoc.sinks.base import Sink
+from streamjoin.queries.engine.info import BatchEvent
+from streamjoin.queries.sinks.base import Sink
 from streamjoin.spark import join
-from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.index_experiment import SAME, IndexExperiment, draw, power, speeds, values
-from benchmarks.index_join import IndexJoin
-from benchmarks.index_keys import keys_for
-from benchmarks.parallel_experiment import PARALLEL, run_all_threads
+from benchmarks.papers.index_experiment import SAME, IndexExperiment, draw, power, speeds, values
+from benchmarks.papers.index_join import IndexJoin
+from benchmarks.papers.index_keys import keys_for
+from benchmarks.papers.parallel_experiment import PARALLEL, run_all_threads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Row
-from benchmarks.index_experiment import pick
-from benchmarks.index_join import TASK, IndexJoin
-from benchmarks.index_keys import Keys, keys_for
-from benchmarks.parallel_join import ParallelJoin
-from streamjoin.indexes.bw_side import SharedBwTree
-from streamjoin.joins.baselines.bw_tree_join import BwTreeJoin
-from streamjoin.joins.parallel.pim_parallel_crew import Tuples
+from benchmarks.papers.bw_tree.crew import BwTreeJoin
+from benchmarks.papers.bw_tree.side import SharedBwTree
+from benchmarks.papers.index_experiment import pick
+from benchmarks.papers.index_join import TASK, IndexJoin
+from benchmarks.papers.index_keys import Keys, keys_for
+from benchmarks.papers.parallel_join import ParallelJoin
 from streamjoin.kernels.trees.task import INSERTS
+from streamjoin.pim_tree.crew import Tuples
 
 BW_TREE = "bw_tree"
 OLDER = "the result is older than the join over a Bw-Tree"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.bw_tree_join import BW_TREE, BwTreeBandJoin
 from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
-from benchmarks.index_experiment import draw, pick, power, values
-from benchmarks.index_keys import keys_for
-from benchmarks.parallel_experiment import LEAST, ParallelExperiment, answer, thread_counts
-from streamjoin.indexes.bw_shared import CHAIN, LEAF_SIZE
+from benchmarks.papers.bw_tree.layout import CHAIN, LEAF_SIZE
+from benchmarks.papers.bw_tree_join import BW_TREE, BwTreeBandJoin
+from benchmarks.papers.index_experiment import draw, pick, power, values
+from benchmarks.papers.index_keys import keys_for
+from benchmarks.papers.parallel_experiment import LEAST, ParallelExperiment, answer, thread_counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""A compiled caller: many small tasks one after another, without the interpreter between them.
+"""A compiled caller of an index: many small tasks one after another, without the interpreter between them.
 
 From Python a task of one tuple is mostly the call itself; a service written against the kernels, or a thread that
 takes its tasks from a queue, does not pay it. Invariant: a task sees its own tuples alone. Each goes through the
@@ -12,9 +12,10 @@ from functools import cache
 from types import FunctionType
 from typing import Any
 
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, borrow
-from streamjoin.kernels.trees.task import DONE
+from streamjoin.indexes.base import Index, Matches
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, borrow
+from streamjoin.kernels.trees.task import DONE, FULL, MAINTAIN_LEFT
 
 
 def _unbound(*arguments: Any) -> Any:
@@ -74,4 +75,23 @@ def caller_of(fused: Callable[..., tuple[int, int, int]]) -> Callable[..., tuple
     copy = FunctionType(_call_tasks.__code__, globals() | {"task": fused}, name)
     copy.__qualname__ = name
     copy.__module__ = __name__
-    return kernel(copy, fused)
+    return kernel(copy)
+
+
+def count_in_tasks(left: Index, right: Index, columns: tuple[I64, ...], out: Matches, size: int) -> int:
+    """Process tuples in tasks of `size` by a compiled caller; returns the total number of matches.
+
+    Each task is a separate call and leaves its matches in `out`, where the next overwrites them. Control returns to
+    Python only for what a kernel can't do: maintaining an index, or allocating a larger output.
+    """
+    call = caller_of(type(left).task)
+    at, matches = 0, 0
+    while True:
+        code, at, count = call(left.mem, right.mem, *columns, out.probe, out.seq, at, columns[0].size, size)
+        matches += int(count)
+        if code == DONE:
+            return matches
+        if code == FULL:
+            out.double()
+        else:
+            (left if code == MAINTAIN_LEFT else right).maintain()

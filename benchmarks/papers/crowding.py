@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.hardware import cores
-from benchmarks.llhj_latency import crowded, node_counts
+from benchmarks.papers.llhj_latency import crowded, node_counts
 
 _FEW = 2
 """So many threads are judged on any machine; more of them where each has a core, beside those that do not compare."""

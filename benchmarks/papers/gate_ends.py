@@ -6,11 +6,11 @@ For the checks and the experiments: what the gate does under load, without a joi
 
 from __future__ import annotations
 
-from streamjoin.kernels.crew import idle, stand
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.scalegate.gate import add, read
-from streamjoin.kernels.scalegate.members import finish
+from streamjoin.jit.crew import idle, stand
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.scalejoin.kernels.gate import add, read
+from streamjoin.scalejoin.kernels.members import finish
 
 ADDS = 1
 READS = 2

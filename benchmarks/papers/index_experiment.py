@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.index_join import TASK, IndexJoin, Measured
-from benchmarks.index_keys import keys_for
+from benchmarks.papers.index_join import TASK, IndexJoin, Measured
+from benchmarks.papers.index_keys import keys_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Finding, Row, judge_aim
-from benchmarks.index_experiment import IndexExperiment, draw, pick, power, speeds, values
-from benchmarks.index_join import IndexJoin, Measured
+from benchmarks.papers.index_experiment import IndexExperiment, draw, pick, power, speeds, values
+from benchmarks.papers.index_join import IndexJoin, Measured
 from streamjoin.indexes.registry import make_index
 
 if TYPE_CHECKING:

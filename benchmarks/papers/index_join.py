@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.index_keys import I64, Keys
-from streamjoin.indexes.base import Index, Matches, count_in_tasks, push_task
+from benchmarks.papers.compiled_caller import count_in_tasks
+from benchmarks.papers.index_keys import I64, Keys
+from streamjoin.indexes.base import Index, Matches, push_task
 from streamjoin.indexes.registry import make_index
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 

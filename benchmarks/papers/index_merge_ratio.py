@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from benchmarks.harness import Cell, Finding, Row, judge_aim, judge_claim
-from benchmarks.index_experiment import IndexExperiment, draw, pick, power, speeds, values
+from benchmarks.papers.index_experiment import IndexExperiment, draw, pick, power, speeds, values
 from streamjoin.indexes.registry import make_index
 
 if TYPE_CHECKING:

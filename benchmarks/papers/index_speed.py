@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Row, human
-from benchmarks.index_experiment import LEAST, IndexExperiment, draw, met, pick, power
+from benchmarks.papers.index_experiment import LEAST, IndexExperiment, draw, met, pick, power
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.crowding import crowding, uncrowded
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim, not_tested
-from benchmarks.llhj_latency import of
-from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
-from benchmarks.llhj_streams import Stream
+from benchmarks.papers.crowding import crowding, uncrowded
+from benchmarks.papers.llhj_latency import of
+from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
+from benchmarks.papers.llhj_streams import Stream
 from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Cell, Finding, Row, judge_claim
-from benchmarks.llhj_latency import LatencyExperiment, chain_lengths, crowded, low_latency_findings, of
-from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY
+from benchmarks.papers.llhj_latency import LatencyExperiment, chain_lengths, crowded, low_latency_findings, of
+from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY
 from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:

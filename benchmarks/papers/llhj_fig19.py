@@ -9,9 +9,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from benchmarks.harness import Cell, Finding, Row, judge_claim
-from benchmarks.llhj_fig5 import WINDOWS
-from benchmarks.llhj_latency import LatencyExperiment, chain_lengths, crowded, draw_over_time, low_latency_findings, of
-from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY
+from benchmarks.papers.llhj_fig5 import WINDOWS
+from benchmarks.papers.llhj_latency import (
+    LatencyExperiment,
+    chain_lengths,
+    crowded,
+    draw_over_time,
+    low_latency_findings,
+    of,
+)
+from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.llhj_fig19 import OverTime
+from benchmarks.papers.llhj_fig19 import OverTime
 
 
 class Figure20(OverTime):

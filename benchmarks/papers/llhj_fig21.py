@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Finding, Row, human, judge_claim
-from benchmarks.llhj_latency import LatencyExperiment, chain_lengths, of, steady
-from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, Outcome
+from benchmarks.papers.llhj_latency import LatencyExperiment, chain_lengths, of, steady
+from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, Outcome
 from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.llhj_latency import LatencyExperiment, draw_over_time, model, of
-from benchmarks.llhj_run import HANDSHAKE
+from benchmarks.papers.llhj_latency import LatencyExperiment, draw_over_time, model, of
+from benchmarks.papers.llhj_run import HANDSHAKE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

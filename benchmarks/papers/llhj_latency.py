@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.hardware import cores
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_aim, judge_claim
-from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun, Outcome
-from benchmarks.llhj_streams import Stream
+from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun, Outcome
+from benchmarks.papers.llhj_streams import Stream
 from streamjoin.indexes.base import ticks_per_ns
 
 if TYPE_CHECKING:

@@ -14,12 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.llhj_streams import Stream
-from streamjoin.indexes.base import ticks_per_ns
-from streamjoin.joins.parallel.handshake_chain import SLEEPS_LEAVING_US, SLEEPS_US, Chain, Copies
-from streamjoin.joins.parallel.llhj_indexes import NodeIndexes
-from streamjoin.kernels.crew import stopped
-from streamjoin.kernels.handshake.collect import (
+from benchmarks.papers.llhj_streams import Stream
+from streamjoin.handshake.chain import SLEEPS_LEAVING_US, SLEEPS_US, Chain, Copies
+from streamjoin.handshake.kernels.collect import (
     COLLECT,
     COLLECTED_WORDS,
     HEAP_ROW,
@@ -31,8 +28,8 @@ from streamjoin.kernels.handshake.collect import (
     WRITTEN,
     collect,
 )
-from streamjoin.kernels.handshake.handshake import handshake_node
-from streamjoin.kernels.handshake.links import (
+from streamjoin.handshake.kernels.handshake import handshake_node
+from streamjoin.handshake.kernels.links import (
     COMPARED,
     DUE,
     EXPIRED,
@@ -47,7 +44,10 @@ from streamjoin.kernels.handshake.links import (
     drive,
     finish,
 )
-from streamjoin.kernels.handshake.low_latency import llhj_node
+from streamjoin.handshake.kernels.low_latency import llhj_node
+from streamjoin.handshake.low_latency import NodeIndexes
+from streamjoin.indexes.base import ticks_per_ns
+from streamjoin.jit.crew import stopped
 from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.windows.crew import Crew
 

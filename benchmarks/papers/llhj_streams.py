@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamjoin._arrays import Array
-from streamjoin.joins.parallel.handshake_chain import SideLog, facts_of
+from streamjoin.handshake.chain import SideLog, facts_of
+from streamjoin.handshake.kernels.links import DUE, EXPIRES
+from streamjoin.handshake.kernels.meet import WORD_ROWS
 from streamjoin.kernels import encode
-from streamjoin.kernels.handshake.links import DUE, EXPIRES
-from streamjoin.kernels.handshake.meet import WORD_ROWS
 from streamjoin.windows.words import TermWords, unsigned_words
 
 I64 = npt.NDArray[np.int64]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.hardware import cores
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
-from benchmarks.llhj_fig17 import found, spreads
-from benchmarks.llhj_latency import crowded, node_counts, of
-from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
-from benchmarks.llhj_streams import Stream
+from benchmarks.papers.llhj_fig17 import found, spreads
+from benchmarks.papers.llhj_latency import crowded, node_counts, of
+from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
+from benchmarks.papers.llhj_streams import Stream
 from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
+from benchmarks.papers.cell_join import PairRoom, ProbeRanges, RepartitionedScan
+from benchmarks.papers.three_step import three_step
 from streamjoin._arrays import Array
-from streamjoin.kernels.batch.three_step import three_step
 from streamjoin.windows.crew import Crew
-from streamjoin.windows.repartitioned import PairRoom, ProbeRanges, RepartitionedScan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.index_experiment import draw
-from benchmarks.index_join import TASK, IndexJoin
-from benchmarks.index_keys import Keys, keys_for
-from benchmarks.parallel_join import ParallelJoin, Run
+from benchmarks.papers.index_experiment import draw
+from benchmarks.papers.index_join import TASK, IndexJoin
+from benchmarks.papers.index_keys import Keys, keys_for
+from benchmarks.papers.parallel_join import ParallelJoin, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,14 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.index_join import TASK, IndexJoin
-from benchmarks.index_keys import I64, Keys
-from streamjoin.indexes.base import Matches, count_in_tasks, ticks_per_ns
-from streamjoin.indexes.pim_shared import SharedPimTree
+from benchmarks.papers.compiled_caller import count_in_tasks
+from benchmarks.papers.index_join import TASK, IndexJoin
+from benchmarks.papers.index_keys import I64, Keys
+from streamjoin.indexes.base import Matches, ticks_per_ns
 from streamjoin.indexes.registry import make_index
-from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
-from streamjoin.kernels.pim_parallel import work_queue as q
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES, read_cycles
+from streamjoin.pim_tree.crew import SharedJoin, Tuples
+from streamjoin.pim_tree.kernels import work_queue as q
+from streamjoin.pim_tree.shared import SharedPimTree
 
 _STRETCH = 1 << 20
 _PAGE = 512

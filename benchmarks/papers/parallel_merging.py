@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from benchmarks.bw_tree_join import BW_TREE, OLDER, ratio, settled
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Finding, Row, judge_aim, judge_claim, not_tested
-from benchmarks.index_experiment import mean, pick, power, values
-from benchmarks.parallel_experiment import (
+from benchmarks.papers.bw_tree_join import BW_TREE, OLDER, ratio, settled
+from benchmarks.papers.index_experiment import mean, pick, power, values
+from benchmarks.papers.parallel_experiment import (
     BASELINE,
     BLOCKING,
     LEAST,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.index_experiment import SAME, IndexExperiment, pick, power, values
+from benchmarks.papers.index_experiment import SAME, IndexExperiment, pick, power, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.harness import Cell, Finding, Row, judge_aim, judge_claim
-from benchmarks.index_experiment import IndexExperiment, mean, pick, power, speeds, values
+from benchmarks.papers.index_experiment import IndexExperiment, mean, pick, power, speeds, values
 
 _PAPER = {"im_tree": 1.50, "pim_tree": 1.63}
 _AIM, _FROM = 1.6, 1 << 17

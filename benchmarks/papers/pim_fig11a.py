@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Cell, Finding, Row, human, judge_claim
-from benchmarks.index_experiment import draw, pick, power, speeds, values
-from benchmarks.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
+from benchmarks.papers.index_experiment import draw, pick, power, speeds, values
+from benchmarks.papers.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.index_experiment import draw, pick, power, values
-from benchmarks.parallel_experiment import LEAST, LOAD, PARALLEL, ParallelExperiment, latencies, thread_counts
+from benchmarks.papers.index_experiment import draw, pick, power, values
+from benchmarks.papers.parallel_experiment import LEAST, LOAD, PARALLEL, ParallelExperiment, latencies, thread_counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

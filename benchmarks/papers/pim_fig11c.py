@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.index_experiment import IndexExperiment, pick, power, values
-from benchmarks.index_join import IndexJoin
-from benchmarks.index_keys import keys_for
+from benchmarks.papers.index_experiment import IndexExperiment, pick, power, values
+from benchmarks.papers.index_join import IndexJoin
+from benchmarks.papers.index_keys import keys_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Finding, Row, judge_aim, judge_claim, not_tested
-from benchmarks.index_experiment import draw, pick, power
-from benchmarks.parallel_experiment import (
+from benchmarks.papers.index_experiment import draw, pick, power
+from benchmarks.papers.parallel_experiment import (
     BASELINE,
     LOCKLESS,
     PARALLEL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from benchmarks.parallel_merging import Merging
+from benchmarks.papers.parallel_merging import Merging
 
 
 class TwoWay(Merging):

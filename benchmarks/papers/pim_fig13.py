@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.index_experiment import draw
-from benchmarks.index_keys import Drift, ShapedKeys, gaussian
-from benchmarks.parallel_experiment import PARALLEL, ParallelExperiment, answer, thread_counts
-from benchmarks.parallel_join import ParallelJoin
-from benchmarks.pim_fig8c import depths
+from benchmarks.papers.index_experiment import draw
+from benchmarks.papers.index_keys import Drift, ShapedKeys, gaussian
+from benchmarks.papers.parallel_experiment import PARALLEL, ParallelExperiment, answer, thread_counts
+from benchmarks.papers.parallel_join import ParallelJoin
+from benchmarks.papers.pim_fig8c import depths
 from streamjoin.kernels.trees.task import INSERTS
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim, not_tested
-from benchmarks.index_experiment import SAME, IndexExperiment, draw, pick
-from benchmarks.index_join import IndexJoin
-from benchmarks.index_keys import Drift, ShapedKeys, gaussian
-from streamjoin.indexes.pim_tree import PimTreeIndex
+from benchmarks.papers.index_experiment import SAME, IndexExperiment, draw, pick
+from benchmarks.papers.index_join import IndexJoin
+from benchmarks.papers.index_keys import Drift, ShapedKeys, gaussian
+from streamjoin.pim_tree.pim_tree import PimTreeIndex
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.index_experiment import SAME, IndexExperiment, pick, speeds
-from benchmarks.index_join import IndexJoin
-from benchmarks.index_keys import SHAPES, keys_for
-from benchmarks.parallel_experiment import PARALLEL, run_all_threads
+from benchmarks.papers.index_experiment import SAME, IndexExperiment, pick, speeds
+from benchmarks.papers.index_join import IndexJoin
+from benchmarks.papers.index_keys import SHAPES, keys_for
+from benchmarks.papers.parallel_experiment import PARALLEL, run_all_threads
 from benchmarks.spreads import spread
 
 if TYPE_CHECKING:

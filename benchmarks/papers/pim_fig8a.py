@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.bw_tree_join import BW_TREE, OLDER, ratio, settled
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim, not_tested
-from benchmarks.index_experiment import pick, power, values
-from benchmarks.index_keys import keys_for
-from benchmarks.parallel_experiment import LEAST, PARALLEL, ParallelExperiment, answer, thread_counts
-from benchmarks.parallel_join import RoundRobinJoin
+from benchmarks.papers.bw_tree_join import BW_TREE, OLDER, ratio, settled
+from benchmarks.papers.index_experiment import pick, power, values
+from benchmarks.papers.index_keys import keys_for
+from benchmarks.papers.parallel_experiment import LEAST, PARALLEL, ParallelExperiment, answer, thread_counts
+from benchmarks.papers.parallel_join import RoundRobinJoin
 
 _NESTED, _INDEXED = "round robin, nested loop", "round robin, btree"
 _KINDS = {_NESTED: "scan", _INDEXED: "btree"}

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Finding, Row, judge_claim
-from benchmarks.index_experiment import IndexExperiment, draw, mean, pick, speeds, values
-from benchmarks.index_join import IndexJoin, Measured
+from benchmarks.papers.index_experiment import IndexExperiment, draw, mean, pick, speeds, values
+from benchmarks.papers.index_join import IndexJoin, Measured
 from benchmarks.spreads import spread
 
 if TYPE_CHECKING:

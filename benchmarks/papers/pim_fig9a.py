@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, human, judge_claim
-from benchmarks.index_experiment import draw, pick, power, speeds, values
-from benchmarks.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
-from benchmarks.parallel_join import ParallelJoin
-from benchmarks.pim_fig8c import depths
+from benchmarks.papers.index_experiment import draw, pick, power, speeds, values
+from benchmarks.papers.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
+from benchmarks.papers.parallel_join import ParallelJoin
+from benchmarks.papers.pim_fig8c import depths
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.index_merge_ratio import MergeRatio
+from benchmarks.papers.index_merge_ratio import MergeRatio
 
 
 class ImMergeRatio(MergeRatio):

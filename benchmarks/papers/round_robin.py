@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+import streamjoin as sj
 from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.joins.indexed import Indexed
 from streamjoin.kernels.trees.task import INSERTS
@@ -71,3 +72,12 @@ class RoundRobin:
     def nbytes(self) -> int:
         """Bytes held by all shares."""
         return sum(share.nbytes for share in self._shares)
+
+
+sj.register_algorithm(
+    RoundRobin.name,
+    lambda bound, choice, workers: RoundRobin(bound, choice.index, choice.index_options, workers),
+    indexes=RoundRobin.indexes,
+    scans=False,
+    needs_word=True,
+)

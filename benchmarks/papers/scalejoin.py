@@ -5,11 +5,6 @@ compares it with its share of the other side's window, and stores the tuples who
 so that both windows are shared evenly. What it finds goes to the second gate under one number, the place of the later
 tuple in gate order above that of the earlier one: the consumer sees one sequence, whatever the interleaving. Invariant:
 a pair of tuples in each other's window is compared once, by the thread that stored the earlier one.
-
-The join over chunks shares only how its threads agree on how far a run goes, without waiting for each other. A chunk
-is cut into pieces. The first thread at a piece opens it for all, unless another number of threads was requested; then
-it closes the run there, for all. Invariant: OPENED only grows until the run is closed, and never changes after, so
-every thread takes the same pieces.
 """
 
 from __future__ import annotations
@@ -19,25 +14,21 @@ from typing import NamedTuple
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import load, store, swap_if
-from streamjoin.kernels.batch.nested import nested_two
-from streamjoin.kernels.crew import RUNNING, idle, stand
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, cycles
-from streamjoin.kernels.scalegate.gate import add, advance, read
-from streamjoin.kernels.scalegate.members import finish
-from streamjoin.kernels.scalegate.nodes import BOUND_RANK, BOUND_TIME, EVER, reader_at
+from streamjoin.jit.atomics import load
+from streamjoin.jit.crew import RUNNING, idle, stand
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, cycles
+from streamjoin.kernels.batch.nested import nested_pairs
+from streamjoin.scalejoin.kernels.gate import add, advance, read
+from streamjoin.scalejoin.kernels.members import finish
+from streamjoin.scalejoin.kernels.nodes import BOUND_RANK, BOUND_TIME, EVER, reader_at
 
 GROUP = 256
 """Ready tuples taken at a time, at the most: a block of the window in the cache should meet many of them."""
 
 _DISTANCE = 31  # bits of the distance between two tuples of a pair
-_PRIME = 1_000_003
+_PRIME = np.uint64(1_000_003)
 _MANY = 1 << 20
-
-OPENED = 0  # pieces opened; twice their number, and one more when the run is closed
-WANTED = 8  # threads wanted
-CONTROL_WORDS = 16
 
 WAITS_READY, WAITS_ROOM, WAITS_DUE, WAITS_RESULT = 1, 2, 3, 4
 PLACES = {
@@ -183,7 +174,7 @@ def _scan(share: Share, probes: Probes, side: int, at: int, keys: I64, begin: in
         count += 1
     probe = 0
     while probe < count:
-        probe, n = nested_two(
+        probe, n = nested_pairs(
             share.x[other], share.y[other], probes.x[side], probes.span_x, probes.y[side], probes.span_y,
             probes.first[side], probes.last[side], probe, count, found, places,
         )  # fmt: skip
@@ -303,13 +294,13 @@ def collect(gate: I64, crew: I64, me: int, pool: Pool, delays: I64) -> tuple[int
     slots, numbers, keys = (np.empty(GROUP, np.int64), np.empty(GROUP, np.int64), np.empty(GROUP, np.int64))
     own = reader_at(gate, 0)
     count = 0
-    digest = 0
+    digest = np.uint64(0)
     tries = 0
     while True:
         n = read(gate, 0, slots, numbers, keys)
         now = cycles()
         for i in range(n):
-            digest = digest * _PRIME + keys[i]
+            digest = digest * _PRIME + np.uint64(keys[i])
             if count + i < delays.size:
                 delays[count + i] = now - pool.arrived[numbers[i]]
         count += n
@@ -317,48 +308,8 @@ def collect(gate: I64, crew: I64, me: int, pool: Pool, delays: I64) -> tuple[int
             tries = 0
             continue
         if load(gate, own + BOUND_TIME) == EVER and load(gate, own + BOUND_RANK) == EVER:
-            return count, digest
+            return count, int(np.int64(digest))
         stand(crew, me, WAITS_RESULT)
         if not idle(crew, tries):
-            return count, digest
+            return count, int(np.int64(digest))
         tries += 1
-
-
-@kernel
-def begin_run(control: I64) -> None:
-    """Start a run without open pieces."""
-    store(control, OPENED, 0)
-
-
-@kernel
-def want(control: I64, threads: int) -> None:
-    """Request another number of threads, from any thread."""
-    store(control, WANTED, threads)
-
-
-@kernel
-def wanted(control: I64) -> int:
-    """The requested number of threads."""
-    return load(control, WANTED)
-
-
-@kernel
-def open_piece(control: I64, piece: int, threads: int) -> bool:
-    """Whether piece number `piece` belongs to this run of `threads` threads."""
-    while True:
-        opened = load(control, OPENED)
-        if opened >> 1 > piece:
-            return True
-        if opened & 1:
-            return False
-        # The first piece is always taken, so that a run makes progress even if the number keeps changing.
-        if piece > 0 and load(control, WANTED) != threads:
-            swap_if(control, OPENED, opened, opened | 1)
-        else:
-            swap_if(control, OPENED, opened, opened + 2)
-
-
-@kernel
-def pieces_opened(control: I64) -> int:
-    """How many pieces the run took."""
-    return load(control, OPENED) >> 1

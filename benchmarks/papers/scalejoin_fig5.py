@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
-from benchmarks.index_experiment import draw, pick, values
-from benchmarks.scalejoin_stream import scalejoin_comparisons, thread_grid
+from benchmarks.papers.index_experiment import draw, pick, values
+from benchmarks.papers.scalejoin_stream import scalejoin_comparisons, thread_grid
 from benchmarks.spreads import spread
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.crowding import crowding, uncrowded
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim, not_tested
-from benchmarks.llhj_fig17 import found
-from benchmarks.llhj_latency import of
-from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
-from benchmarks.llhj_streams import Stream
+from benchmarks.papers.crowding import crowding, uncrowded
+from benchmarks.papers.llhj_fig17 import found
+from benchmarks.papers.llhj_latency import of
+from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
+from benchmarks.papers.llhj_streams import Stream
+from benchmarks.papers.scalejoin_stream import scalejoin_comparisons
 from benchmarks.report_lines import draw_lines
-from benchmarks.scalejoin_stream import scalejoin_comparisons
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

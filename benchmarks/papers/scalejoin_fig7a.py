@@ -15,11 +15,11 @@ import numpy as np
 
 from benchmarks.hardware import cores
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim, not_tested
-from benchmarks.index_experiment import draw
-from benchmarks.scalejoin_stream import thread_grid
-from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels.scalegate.drive import PLACES, add_all, read_all
+from benchmarks.papers.gate_ends import PLACES, add_all, read_all
+from benchmarks.papers.index_experiment import draw
+from benchmarks.papers.scalejoin_stream import thread_grid
 from streamjoin.model.errors import StateError
+from streamjoin.scalejoin.gate import ScaleGate
 from streamjoin.windows.crew import Crew
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_claim
-from benchmarks.index_experiment import draw, values
-from benchmarks.scalejoin_stream import alternating, run_stream, scalejoin_comparisons, thread_grid
+from benchmarks.papers.index_experiment import draw, values
+from benchmarks.papers.scalejoin_stream import alternating, run_stream, scalejoin_comparisons, thread_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

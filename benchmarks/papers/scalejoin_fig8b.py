@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.scalejoin_skew import Rate, Skew, wave
+from benchmarks.papers.scalejoin_skew import Rate, Skew, wave
 
 
 class WavingRates(Skew):

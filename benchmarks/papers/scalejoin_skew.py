@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.hardware import cores
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim
-from benchmarks.scalejoin_stream import Stream, run_stream
+from benchmarks.papers.scalejoin_stream import Stream, run_stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

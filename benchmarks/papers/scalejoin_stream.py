@@ -13,10 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamjoin._arrays import Array
-from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.indexes.base import ticks_per_ns
-from streamjoin.kernels.scalegate.scalejoin import (
+from benchmarks.papers.scalejoin import (
     GROUP,
     PLACES,
     Pool,
@@ -29,8 +26,11 @@ from streamjoin.kernels.scalegate.scalejoin import (
     make_share,
     process,
 )
+from streamjoin._arrays import Array
+from streamjoin.indexes.base import ticks_per_ns
 from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import StateError
+from streamjoin.scalejoin.gate import ScaleGate
 from streamjoin.windows.crew import Crew
 
 BAND = 10

@@ -1,7 +1,11 @@
 """`three_step`: Kang's procedure as published, the baseline without threads, blocks or an index.
 
-Every tuple scans the other window, expires its own window and is inserted into it, before the next tuple is processed.
-Pairs are found in result order. `nested_loop` does the same comparisons in blocks that stay in the cache.
+Every tuple scans the whole of the other window, expires its own window and is inserted into it, before the next tuple
+is processed (Kang et al.; described in the low-latency handshake join paper, section 2.1, and ScaleJoin, section II).
+Nothing is shared between tuples, so the window is read from memory once for each; `nested_loop` does the same
+comparisons in blocks that stay in the cache. Pairs are found in result order. Invariant: tuple i compares places
+limits[0, i] to limits[1, i]. What expired before it is below, what has not arrived yet is above, so expiring and
+inserting only move a limit.
 """
 
 from __future__ import annotations
@@ -10,12 +14,89 @@ from typing import ClassVar
 
 import numpy as np
 
+import streamjoin as sj
+from benchmarks.papers.cell_join import TwoTermWindows
 from streamjoin._arrays import Array
-from streamjoin.joins.base import Chunk, PairBuffer, Pairs, Refine
-from streamjoin.joins.batch.stored_words import TwoTermWindows
-from streamjoin.kernels.batch.three_step import three_step
+from streamjoin.jit.flags import kernel
+from streamjoin.joins.base import Chunk, Keep, Pairs, Refine
+from streamjoin.kernels.batch.nested import BLOCK, count_two
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Restore
+
+
+class PairBuffer:
+    """Collects refined pairs of one worker; candidates pass through one block of fixed size."""
+
+    CAPACITY = 1 << 18
+
+    def __init__(self, keep: Keep, room: int = CAPACITY) -> None:
+        self.probe = np.empty(room, np.int64)
+        self.seq = np.empty(room, np.int64)
+        self.n = 0
+        self._keep = keep
+        self._done: list[tuple[Array, Array]] = []
+
+    def flush(self) -> None:
+        """Refine the candidates in the block and empty it."""
+        if self.n:
+            pairs = self._keep(self.probe[: self.n], self.seq[: self.n])
+            self._done.append((pairs[0].copy(), pairs[1].copy()))
+            self.n = 0
+
+    def take(self) -> tuple[list[Array], list[Array]]:
+        """All pairs, in pieces."""
+        self.flush()
+        return [probe for probe, _ in self._done], [seq for _, seq in self._done]
+
+
+@kernel
+def _scan(words: Array, words2: Array, bounds: Array, limits: Array, i: int, places: Array, n_out: int) -> int:
+    """Append the places that tuple i matches; -1 when they do not fit."""
+    unsigned = words.dtype.type
+    lo, span, lo2, span2 = bounds[0, i], bounds[1, i], bounds[2, i], bounds[3, i]
+    for begin in range(limits[0, i], limits[1, i], BLOCK):
+        end = min(begin + BLOCK, limits[1, i])
+        hits = count_two(words[begin:end], words2[begin:end], lo, span, lo2, span2)
+        if hits == 0:
+            continue
+        if n_out + hits > places.size:
+            return -1
+        for j in range(begin, end):
+            if (unsigned(words[j] - lo) <= span) & (unsigned(words2[j] - lo2) <= span2):
+                places[n_out] = j
+                n_out += 1
+    return n_out
+
+
+@kernel
+def three_step(
+    is_right: Array,
+    bounds: Array,
+    limits: Array,
+    left: tuple[Array, Array],
+    right: tuple[Array, Array],
+    start: int,
+    out_probe: Array,
+    out_place: Array,
+) -> tuple[int, int]:
+    """Take the tuples from `start` on; returns (the next tuple, the number of pairs).
+
+    `left` and `right` are two columns of unsigned words each, `bounds` the low end and span of either term per tuple.
+    It stops before a tuple whose pairs would not fit.
+    """
+    n_out = 0
+    for i in range(start, is_right.size):
+        end = 0
+        if is_right[i]:
+            end = _scan(left[0], left[1], bounds, limits, i, out_place, n_out)
+        else:
+            end = _scan(right[0], right[1], bounds, limits, i, out_place, n_out)
+        if end < 0:
+            return i, n_out
+        for j in range(n_out, end):
+            out_probe[j] = i
+        n_out = end
+    return is_right.size, n_out
 
 
 class ThreeStep:
@@ -76,3 +157,6 @@ class ThreeStep:
     def nbytes(self) -> int:
         """Bytes held for the words of both sides."""
         return self._windows.nbytes
+
+
+sj.register_algorithm(ThreeStep.name, lambda bound, *_: ThreeStep(bound))

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.papers import ajoin_workload as ajoin
 from streamjoin.adhoc import Engine, Stream
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.testing import ajoin_workload as ajoin
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.unshared import open_core
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,8 +18,10 @@ import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_aim
-from benchmarks.parallel_experiment import thread_counts
-from streamjoin.joins.engine.compiled_step import patience
+from benchmarks.papers.parallel_experiment import thread_counts
+from streamjoin.joins.auto import AlgorithmRequest
+from streamjoin.joins.engine.driver import Join
+from streamjoin.joins.engine.settings import OpenSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +30,8 @@ _AUTO = "auto"
 _AIM = 1.2
 _DOMAIN, _GROUPS = 1 << 40, 16
 _KEY, _BAND, _KEY_BAND, _PLANE = "key", "band", "key and band", "two bands"
+# A point within an interval, and comparisons that face each other like its ends over columns that are no interval.
+_WITHIN, _FACING = "interval", "two comparisons"
 _FILL = 1 << 14
 # Turns of each algorithm that are not counted, and that are; a turn takes about this many seconds.
 _SETTLING, _TURNS = 2, 3
@@ -37,6 +41,10 @@ _SECONDS = 0.08
 # A scan of more pairs per push than this is out of the question, and so is filling a larger window by scans.
 _MOST_PAIRS = 1 << 29
 _LARGEST_SCANNED = 1 << 14
+# Small pushes are too small for the classes of an interval index also in larger windows.
+_LARGEST_SCANNED_WITHIN = 1 << 17
+# The lengths of intervals differ by up to this factor.
+_LENGTHS = 256
 # Two bands in a large window leave thousands of candidates for each tuple, and take minutes to fill.
 _MOST_CANDIDATES = 1200
 _POOL = 8
@@ -55,7 +63,7 @@ class AutoRegret(Experiment):
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """The grid; pushes count the tuples of both sides."""
-        conditions = (_KEY, _BAND) if quick else (_KEY, _BAND, _KEY_BAND, _PLANE)
+        conditions = (_KEY, _BAND, *(() if quick else (_KEY_BAND, _PLANE)), _WITHIN, _FACING)
         windows = (1 << 10, 1 << 14) if quick else (1 << 10, 1 << 14, 1 << 17, 1 << 20)
         pushes = (2, 64, 4096) if quick else (2, 64, 1024, 8192, 1 << 17)
         matches = (2.0,) if quick else (0.1, 2.0, 10.0)
@@ -65,7 +73,13 @@ class AutoRegret(Experiment):
         points = [[value for _, value in point] for point in grid if sum(place for place, _ in point) % every == 0]
         names = ("condition", "window", "push", "matches", "workers")
         cells = [dict(zip(names, (*point, n), strict=True)) for point in points for n in workers]
-        return [cell for cell in cells if cell["condition"] != _PLANE or _candidates(cell) <= _MOST_CANDIDATES]
+        return [
+            cell
+            for cell in cells
+            if (cell["condition"] != _PLANE or _candidates(cell) <= _MOST_CANDIDATES)
+            # Nothing but a scan could fill a larger window.
+            and (cell["condition"] != _FACING or cell["window"] <= _LARGEST_SCANNED)
+        ]
 
     def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
         """None: a point holds its own rivals."""
@@ -79,11 +93,11 @@ class AutoRegret(Experiment):
         pool = [(_batch(rng, cell, rows), _batch(rng, cell, rows)) for _ in range(_POOL)]
         joins = {}
         for name, arguments in _rivals(cell).items():
-            joins[name] = join = sj.open(_spec(cell), workers=cell["workers"], max_rows=None, **arguments)
             # The steps of small pushes are compiled at once, not after thousands of pushes.
-            with patience(0):
-                for left, right in fill:
-                    join.push(left, right)
+            settings = OpenSettings(AlgorithmRequest(**arguments), cell["workers"], max_rows=None, general_pushes=0)
+            joins[name] = join = Join(_spec(cell), settings)
+            for left, right in fill:
+                join.push(left, right)
         spent = dict.fromkeys(joins, 0.0)
         pushed = dict.fromkeys(joins, 0)
         clock = time.process_time if cell["workers"] == 1 else time.perf_counter
@@ -167,14 +181,16 @@ def _push_for(seconds: float, join: sj.Join, pool: Sequence[tuple[pa.Table, pa.T
 def _spec(cell: Cell) -> sj.JoinSpec:
     """The join of a point; the band gives a tuple that many partners in a full window."""
     width = int(cell["matches"] * _DOMAIN / (2 * cell["window"]))
-    on = {
+    conditions: dict[str, sj.JoinPredicate] = {
         _KEY: sj.Equi("k"),
         _BAND: sj.Band("x", "x", width),
         _KEY_BAND: sj.Equi("g") & sj.Band("x", "x", _GROUPS * width),
         # Each of the two bands lets the square root of the share pass.
         _PLANE: sj.Band("x", "x", _side(cell)) & sj.Band("y", "y", _side(cell)),
-    }[cell["condition"]]
-    return sj.JoinSpec(on=on, window=sj.CountWindow(cell["window"]))
+        _WITHIN: sj.Within("x", "lo", "hi"),
+        _FACING: sj.Theta("l.x < r.a AND l.y > r.b"),
+    }
+    return sj.JoinSpec(on=conditions[cell["condition"]], window=sj.CountWindow(cell["window"]))
 
 
 def _candidates(cell: Cell) -> float:
@@ -187,8 +203,19 @@ def _side(cell: Cell) -> int:
 
 
 def _batch(rng: np.random.Generator, cell: Cell, n: int) -> pa.Table:
-    """Random rows with the columns of the condition and one payload."""
+    """Random rows with the columns of the condition, of both sides, and one payload."""
+    share = min(0.25, cell["matches"] / cell["window"])
+    begin, shift = rng.integers(0, _DOMAIN, n), int(_DOMAIN * (1 - (2 * share**0.5) ** 0.5))
+    # The mean of lengths spread evenly by their logarithm is the longest one over the logarithm of the factor.
+    longest = share * _DOMAIN * np.log(_LENGTHS)
     columns = {
+        _WITHIN: {"x": begin, "lo": begin, "hi": begin + (longest / _LENGTHS ** rng.random(n)).astype(np.int64)},
+        # Each of the two comparisons lets the square root of the share pass.
+        _FACING: {
+            **{name: rng.integers(0, _DOMAIN, n) for name in "xy"},
+            "a": rng.integers(0, _DOMAIN, n) - shift,
+            "b": rng.integers(0, _DOMAIN, n) + shift,
+        },
         _KEY: {"k": rng.integers(0, max(1, int(cell["window"] / cell["matches"])), n)},
         _BAND: {"x": rng.integers(0, _DOMAIN, n)},
         _KEY_BAND: {"g": rng.integers(0, _GROUPS, n), "x": rng.integers(0, _DOMAIN, n)},
@@ -199,12 +226,15 @@ def _batch(rng: np.random.Generator, cell: Cell, n: int) -> pa.Table:
 
 def _rivals(cell: Cell) -> dict[str, dict[str, Any]]:
     """`auto` and every algorithm that could be the fastest at a point."""
-    rivals: dict[str, dict[str, Any]] = {_AUTO: {}, "sweep": {"algorithm": "sweep"}}
-    indexes = ("hashed",) if cell["condition"] == _KEY else ("pim_tree", "btree")
+    facing = cell["condition"] in (_WITHIN, _FACING)
+    name = "interval" if facing else "sweep"
+    rivals: dict[str, dict[str, Any]] = {_AUTO: {}, name: {"algorithm": name}}
+    indexes = () if facing else ("hashed",) if cell["condition"] == _KEY else ("pim_tree", "btree")
     rivals |= {f"indexed over {index}": {"algorithm": "indexed", "index": index} for index in indexes}
-    if cell["push"] * cell["window"] <= _MOST_PAIRS and cell["window"] <= _LARGEST_SCANNED:
+    largest = _LARGEST_SCANNED_WITHIN if cell["condition"] == _WITHIN else _LARGEST_SCANNED
+    if cell["push"] * cell["window"] <= _MOST_PAIRS and cell["window"] <= largest:
         rivals["nested_loop"] = {"algorithm": "nested_loop"}
-    if cell["workers"] > 1 and cell["condition"] != _KEY:
+    if cell["workers"] > 1 and cell["condition"] != _KEY and not facing:
         rivals["pim_parallel"] = {"algorithm": "pim_parallel"}
     return rivals
 

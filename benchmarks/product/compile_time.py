@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.first_push import EMPTY, FILLED, cpu_seconds
 from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.product.first_push import EMPTY, FILLED, cpu_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ event.register("numba:compile", listener)
 from streamjoin.joins import warming as engine
 list(engine.warm())
 if WHOLE:
-    from streamjoin.adhoc.executors import warming as adhoc
+    from streamjoin.queries.executors import warming as adhoc
     from streamjoin.spark.runtime import warming as spark
     spark.warm()
     adhoc.warm()

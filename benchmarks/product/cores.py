@@ -19,7 +19,7 @@ import pyarrow as pa
 import streamjoin as sj
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from benchmarks.parallel_join import ParallelJoin
+from benchmarks.papers.parallel_join import ParallelJoin
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_aim
-from benchmarks.index_experiment import draw
-from benchmarks.parallel_experiment import thread_counts
+from benchmarks.papers.index_experiment import draw
+from benchmarks.papers.parallel_experiment import thread_counts
 from benchmarks.workload import BandWorkload
+from streamjoin.joins.auto import AlgorithmRequest
 from streamjoin.joins.cost import algorithm_cost
-from streamjoin.joins.engine.compiled_step import patience
+from streamjoin.joins.engine.settings import OpenSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,12 +92,12 @@ class CostModel(Experiment):
             load = BandWorkload(cell["window"], seed=context.seed)
             spec = sj.JoinSpec(on=sj.Band("key", "key", load.band), window=sj.CountWindow(cell["window"]))
             index = "pim_tree" if cell["algorithm"] == INDEXED else None
-            join = sj.open(spec, cell["algorithm"], cell["workers"], max_rows=None, index=index)
             # The steps of small pushes are compiled at once, not after thousands of pushes.
-            with patience(0):
-                for at in range(0, cell["window"], _FILL):
-                    rows = min(_FILL, cell["window"] - at)
-                    join.push(load.table("left", at, rows), load.table("right", at, rows))
+            request = AlgorithmRequest(cell["algorithm"], index)
+            join = sj.Join(spec, OpenSettings(request, cell["workers"], max_rows=None, general_pushes=0))
+            for at in range(0, cell["window"], _FILL):
+                rows = min(_FILL, cell["window"] - at)
+                join.push(load.table("left", at, rows), load.table("right", at, rows))
             self._joins[_key(cell)] = join, load
         return self._joins[_key(cell)]
 

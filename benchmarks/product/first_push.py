@@ -21,7 +21,7 @@ from benchmarks.harness import Cell, Context, Experiment, Row
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 EMPTY, FILLED = "empty", "filled"
 IMPORTS, TRIVIAL, TEN_LINES, KEY, SWEEP, INDEXED = (
     "imports alone", "a trivial njit", "ten lines", "by a string key", "with sweep", "with an index",

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import streamjoin as sj
-from streamjoin.testing.threads import run_threads
+from tests.threads import run_threads
 
 Times = npt.NDArray[np.int64]
 _VALUES, _BAND = 10_000, 10

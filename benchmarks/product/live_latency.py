@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Experiment, Finding, Judgement, Row, human, judge_aim
-from benchmarks.live_feed import LiveLoad, Seen, pace, saturate
-from benchmarks.parallel_experiment import cores
+from benchmarks.papers.parallel_experiment import cores
+from benchmarks.product.live_feed import LiveLoad, Seen, pace, saturate
 from benchmarks.report import plot_lines
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.live_feed import LiveLoad, pace, saturate
-from benchmarks.llhj_latency import model
-from benchmarks.parallel_experiment import cores
+from benchmarks.papers.llhj_latency import model
+from benchmarks.papers.parallel_experiment import cores
+from benchmarks.product.live_feed import LiveLoad, pace, saturate
 from benchmarks.report import plot_lines
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
-from benchmarks.live_feed import TYPES, Batches, LiveLoad, Reader
+from benchmarks.product.live_feed import TYPES, Batches, LiveLoad, Reader
 from streamjoin.windows import crew
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.btree_rival import RIVAL, compiler, run_rival
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.report import plot_lines
-from streamjoin.joins.engine.compiled_step import patience
+from benchmarks.rivals.btree_rival import RIVAL, compiler, run_rival
+from streamjoin.joins.engine.driver import Join
+from streamjoin.joins.engine.settings import OpenSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +75,7 @@ class PushCost(Experiment):
         ]
         spec = sj.JoinSpec(on=sj.Band("k", "k", _BAND), window=sj.CountWindow(cell["window"]))
         # The kernels of small pushes are compiled at once, as after `streamjoin warmup`.
-        with patience(0), sj.open(spec) as join:
+        with Join(spec, OpenSettings(general_pushes=0)) as join:
             for _ in range(-(-cell["window"] // _HISTORY)):
                 join.push(pa.table(columns(_HISTORY)), pa.table(columns(_HISTORY)))
             while "algorithm   indexed" not in join.explain():

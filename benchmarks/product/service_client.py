@@ -1,4 +1,4 @@
-"""A client that asks a service at a fixed rate: `python -m benchmarks.service_client URL RATE SECONDS`.
+"""A client that asks a service at a fixed rate: `python -m benchmarks.product.service_client URL RATE SECONDS`.
 
 A process of its own. Requests are due by the clock, over connections that are kept, and an answer's time counts from
 when its request was due. Prints a line when it begins to ask, and one of JSON at the end: answers, failures,

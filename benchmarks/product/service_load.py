@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from streamjoin.adhoc.sources.base import SourceRows
 from streamjoin.model.errors import StateError
+from streamjoin.queries.sources.base import SourceRows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ AIM_MS = 100.0
 """Within which 99 of 100 answers come."""
 QUERIES = 5
 SQL = "SELECT a.k, a.v, b.v AS other FROM a JOIN b WITHIN 1 SECOND ON a.k = b.k WHERE a.v > {v}"
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,10 @@ class ServiceLoad(Experiment):
         # A little longer than the window, whose end waits for a batch.
         arguments = [service.url, str(rate), str(cell["seconds"] + 2)]
         client = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.service_client", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "benchmarks.product.service_client", *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         if client.stdout is None or client.stdout.readline() != "asking\n":
             raise StateError(f"the client did not begin; it ended with {client.wait()}")

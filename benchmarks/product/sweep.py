@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.btree_rival import RIVAL, compiler, run_rival
 from benchmarks.hardware import explained
 from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.rivals.btree_rival import RIVAL, compiler, run_rival
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """NEXMark's joins in our SQL, in Flink's and in Spark's, on the same events.
 
-q4, q7, q8, q9 and q20 without their aggregations (`streamjoin.testing.nexmark`), each alone and all five together, with
+q4, q7, q8, q9 and q20 without their aggregations (`benchmarks.rivals.nexmark`), each alone and all five together, with
 a time bound at every join: the results are the same rows, and are compared one by one. Spark runs one streaming query
 per statement, Flink one job, streamjoin one engine that shares what the queries have in common. Whether a system takes
 the benchmark's whole query, with its aggregations, is asked of each planner (`whole_query`).
@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from benchmarks.rival_runs import Programs, RivalRun, Stream
-from streamjoin.testing import nexmark
+from benchmarks.rivals import nexmark
+from benchmarks.rivals.rival_runs import Programs, RivalRun, Stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
 """Runs other systems as programs of their own environments: installs them, gives them tasks, reads their rows.
 
-A program in `benchmarks/rival_programs` reads one task per line and answers with one line of JSON, so that a JVM starts
-once for many tasks. One program runs at a time: the next system's stops it. What fails or takes too long ends its
+A program in `benchmarks/rivals/programs` reads one task per line and answers with one line of JSON: a JVM starts once
+for many tasks. One program runs at a time: the next system's stops it. What fails or takes too long ends its
 program and raises `RivalError`; the next task starts it again.
 """
 
@@ -37,7 +37,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 """What the environment of each system holds; Spark is that of this environment."""
 ANSWER = "answer "
 """Begins the line of a program that is its answer: some systems print lines of their own."""
-_PROGRAMS = Path(__file__).with_name("rival_programs")
+_PROGRAMS = Path(__file__).with_name("programs")
 _CLOSING_S = 20
 
 

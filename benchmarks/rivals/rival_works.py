@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import streamjoin as sj
-from benchmarks.rival_runs import Programs, RivalRun, Stream
+from benchmarks.rivals.rival_runs import Programs, RivalRun, Stream
 
 if TYPE_CHECKING:
     from streamjoin._arrays import Array

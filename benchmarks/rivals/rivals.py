@@ -10,7 +10,7 @@ one call, which is the work that Polars and DuckDB are made for.
 Polars and DuckDB join each micro-batch anew with the events that the window still holds. A band is joined by their
 inequality joins, and by cells of the price: an equality of cells, which is what Spark and Flink need anyway, then the
 exact test. The other systems run in processes and environments of their own, which the first run installs
-(`benchmarks/rival_programs`). Their start-up is not counted: what they take for a thousandth of the input, after a
+(`benchmarks/rivals/programs`). Their start-up is not counted: what they take for a thousandth of the input, after a
 first run that warms up, is subtracted; where that is more than half of all, the rate is with it (`at_least`). The
 slowest get less input (`rows`), which leaves their window emptier.
 """
@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from benchmarks.rival_runs import Programs, RivalRun
-from benchmarks.rival_works import (
+from benchmarks.rivals.rival_runs import Programs, RivalRun
+from benchmarks.rivals.rival_works import (
     OURS_ON_SPARK,
     SPARK_ROWS,
     WORKERS,

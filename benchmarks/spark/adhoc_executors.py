@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.ajoin_spark import DDL, Ran, StreamFiles, run_each, run_engine
 from benchmarks.harness import Cell, Context, Finding, Row, human, judge_aim
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_spark import DDL, Ran, StreamFiles, run_each, run_engine
 from benchmarks.report_lines import draw_lines
-from benchmarks.spark_runs import SparkExperiment
+from benchmarks.spark.spark_runs import SparkExperiment
 from streamjoin.adhoc import ParquetSink, Settings
 from streamjoin.spark import session
 from streamjoin.spark.stream_join import _stage
-from streamjoin.testing import ajoin_workload as ajoin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ class AdhocExecutors(SparkExperiment):
     def spark(self) -> SparkSession:
         """A session on two cores."""
         if self._spark is None:
-            self._spark = session(type(self).__name__, "local[2]", memory="4g")
+            self._spark = session(type(self).__name__, "local[2]", memory="4g", config={"spark.ui.enabled": False})
             self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
         return self._spark
 

@@ -26,9 +26,16 @@ import pyarrow.parquet as pq
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from benchmarks.spark_runs import ROW_BYTES, state_bytes
-from benchmarks.spark_state import ROCKSDB, by_state
-from benchmarks.spark_workaround import BEST_MEMORY, BEST_SETTINGS, CELLS_IN_BANDS, FilesRun, run_files, workaround
+from benchmarks.spark.spark_runs import ROW_BYTES, state_bytes
+from benchmarks.spark.spark_state import ROCKSDB, by_state
+from benchmarks.spark.spark_workaround import (
+    BEST_MEMORY,
+    BEST_SETTINGS,
+    CELLS_IN_BANDS,
+    FilesRun,
+    run_files,
+    workaround,
+)
 from benchmarks.workload import BandWorkload, Side
 from streamjoin.spark import session
 
@@ -213,7 +220,7 @@ class SparkBand(Experiment):
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            self._spark = session("spark_band", memory=BEST_MEMORY)
+            self._spark = session("spark_band", memory=BEST_MEMORY, config={"spark.ui.enabled": False})
         return self._spark
 
     def _warm_up(self, context: Context) -> None:

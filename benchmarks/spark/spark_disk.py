@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
 from benchmarks.report import plot_lines
-from benchmarks.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
+from benchmarks.spark.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
 from benchmarks.workload import BandWorkload
 from streamjoin.spark.stages.figures import metric_name
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Row
-from benchmarks.spark_runs import SCHEMA, Files, SparkExperiment, steady
+from benchmarks.spark.spark_runs import SCHEMA, Files, SparkExperiment, steady
 from benchmarks.workload import BandWorkload
 from streamjoin.spark.stream_join import _stage
 

@@ -26,9 +26,9 @@ import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
-from benchmarks.spark_band import FILL, Load, Plan
-from benchmarks.spark_state import ROCKSDB, by_state
-from benchmarks.spark_workaround import run_files
+from benchmarks.spark.spark_band import FILL, Load, Plan
+from benchmarks.spark.spark_state import ROCKSDB, by_state
+from benchmarks.spark.spark_workaround import run_files
 from streamjoin.model.binding import bind
 from streamjoin.spark import session
 from streamjoin.spark.stages.parts import DDL, Part, opened
@@ -222,7 +222,7 @@ class SparkLimit(Experiment):
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            self._spark = session("spark_limit", memory=_MEMORY)
+            self._spark = session("spark_limit", memory=_MEMORY, config={"spark.ui.enabled": False})
         return self._spark
 
     def _warm_up(self, context: Context) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Row
-from benchmarks.spark_runs import SIDES, Files, SparkExperiment, Timed, speed, steady
+from benchmarks.spark.spark_runs import SIDES, Files, SparkExperiment, Timed, speed, steady
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ class SparkExperiment(Experiment):
     def spark(self) -> SparkSession:
         """The session, started by the first run."""
         if self._spark is None:
-            self._spark = session(type(self).__name__, memory="4g")
+            self._spark = session(type(self).__name__, memory="4g", config={"spark.ui.enabled": False})
             self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
         return self._spark
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Row
-from benchmarks.spark_runs import Files, SparkExperiment, Timed, speed, steady
+from benchmarks.spark.spark_runs import Files, SparkExperiment, Timed, speed, steady
 from benchmarks.workload import Side
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Row, human
-from benchmarks.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
+from benchmarks.spark.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:

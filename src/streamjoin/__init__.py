@@ -1,6 +1,32 @@
-"""Join live streams from Python: by key, by band or by any condition.
+"""Join live streams from Python: by key, by band, by time or by any condition.
 
-`open` is not in `__all__`: `from streamjoin import *` leaves Python's own `open` alone. Write `streamjoin.open`.
+>>> import streamjoin as sj
+>>> trades = [{"sym": "A", "t": 5, "qty": 100}, {"sym": "A", "t": 30, "qty": 7}]
+>>> quotes = [{"sym": "A", "t": 4, "bid": 10.1}, {"sym": "A", "t": 29, "bid": 10.3}]
+
+Streams, of which more comes (pandas, Polars, Arrow, DuckDB, NumPy and dicts alike):
+
+>>> with sj.open(sj.JoinSpec(on="sym", window="1000 rows")) as join:
+...     join.push(trades, quotes[:1]).num_rows + join.push(right=quotes[1:]).num_rows
+4
+
+Two complete tables:
+
+>>> sj.join(trades, quotes, on="sym", time="t", match="backward", columns=["qty", "bid"])
+[{'qty': 100, 'bid': 10.1, 't': 5}, {'qty': 7, 'bid': 10.3, 't': 30}]
+
+What to join    JoinSpec; Equi, Band, Within, Overlaps, Theta, or SQL; TimeWindow, CountWindow; AsOf
+Join it         join    two complete tables
+                open    streams, push by push: a Join
+                live    streams, in threads of their own: a Live with LiveSources, read in LiveBatches
+                spark   Spark Structured Streaming
+                adhoc   many SQL queries over shared streams; service has REST around it
+Extend it       register_algorithm, register_index; testing checks them
+Try it          data    real flights and weather
+When it fails   StreamJoinError is the root of all errors; SpecError, SchemaError and InputError are mistakes in a call
+
+`help(sj.join)`, `help(sj.JoinSpec)` and so on have the details. `open` is not in `__all__`: `from streamjoin import *`
+leaves Python's own `open` alone.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +37,8 @@ from streamjoin.model.errors import (
     BackPressureError,
     BudgetExceededError,
     CheckpointError,
+    CursorGoneError,
+    EngineBudgetExceededError,
     ExpressionError,
     InputError,
     InterruptedBatchError,
@@ -24,6 +52,7 @@ from streamjoin.model.errors import (
     StateError,
     StreamJoinError,
     TooManyRowsError,
+    UnknownQueryError,
 )
 
 if TYPE_CHECKING:
@@ -32,12 +61,14 @@ if TYPE_CHECKING:
     from streamjoin import service as service
     from streamjoin import spark as spark
     from streamjoin import testing as testing
+    from streamjoin.indexes.registry import register_index
     from streamjoin.joins.engine.driver import Join
-    from streamjoin.joins.engine.opening import open as open  # noqa: A004
+    from streamjoin.joins.engine.driver import open as open  # noqa: A004
+    from streamjoin.joins.engine.tables import join
     from streamjoin.joins.live.broadcast import LiveBatch
-    from streamjoin.joins.live.live import Live
-    from streamjoin.joins.live.opening import live
+    from streamjoin.joins.live.live import Live, live
     from streamjoin.joins.live.source import LiveSource
+    from streamjoin.joins.registry import register_algorithm
     from streamjoin.model.asof import AsOf
     from streamjoin.model.predicates import Band, Equi, Overlaps, Theta, Within
     from streamjoin.model.spec import JoinSpec
@@ -50,6 +81,8 @@ __all__ = [
     "BudgetExceededError",
     "CheckpointError",
     "CountWindow",
+    "CursorGoneError",
+    "EngineBudgetExceededError",
     "Equi",
     "ExpressionError",
     "InputError",
@@ -72,9 +105,13 @@ __all__ = [
     "Theta",
     "TimeWindow",
     "TooManyRowsError",
+    "UnknownQueryError",
     "Within",
     "__version__",
+    "join",
     "live",
+    "register_algorithm",
+    "register_index",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -93,8 +130,11 @@ __getattr__, __dir__ = lazy(
         "Theta": "model.predicates",
         "TimeWindow": "model.window",
         "Within": "model.predicates",
-        "live": "joins.live.opening",
-        "open": "joins.engine.opening",
+        "join": "joins.engine.tables",
+        "live": "joins.live.live",
+        "open": "joins.engine.driver",
+        "register_algorithm": "joins.registry",
+        "register_index": "indexes.registry",
     },
     submodules=("adhoc", "data", "service", "spark", "testing"),
 )

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.adhoc_engine import CHECKPOINT, CORE, MEMORY, AdhocEngine
 from benchmarks.harness import Context
+from benchmarks.product.adhoc_engine import CHECKPOINT, CORE, MEMORY, AdhocEngine
 
 
+@pytest.mark.thorough
 def test_a_tiny_cell_of_each_gives_the_same_rows(tmp_path: Path) -> None:
     experiment = AdhocEngine()
     assert all(experiment.baseline(cell) in (None, *experiment.cells(True)) for cell in experiment.cells(True))

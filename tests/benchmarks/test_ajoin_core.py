@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.ajoin_core import ALL, APART, FIGURE_14, NONE, ONE_THREAD, SHARED, AJoinCore
 from benchmarks.harness import Context, Row
+from benchmarks.papers.ajoin_core import ALL, APART, FIGURE_14, NONE, ONE_THREAD, SHARED, AJoinCore
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.ajoin_fig20 import grouped
-from benchmarks.ajoin_fig21 import FOR, SKEW, Figure21, skewed
-from benchmarks.ajoin_fig22 import overlapping
-from benchmarks.ajoin_rate import RateExperiment
-from benchmarks.ajoin_runs import ALL, APART, SHARED, SYSTEMS, Outcome, Workload, run, sustained, template
-from benchmarks.harness import Context, Experiment
+from benchmarks.harness import Context, Experiment, named
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_fig20 import grouped
+from benchmarks.papers.ajoin_fig21 import FOR, SKEW, Figure21, skewed
+from benchmarks.papers.ajoin_fig22 import overlapping
+from benchmarks.papers.ajoin_rate import RateExperiment
+from benchmarks.papers.ajoin_runs import ALL, APART, SHARED, SYSTEMS, Outcome, Workload, run, sustained, template
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.testing import ajoin_workload as ajoin
+from streamjoin.queries.language.sql import parse
 from tests.benchmarks.invented import invented
 
 NAMES = ("ajoin_fig16", "ajoin_fig17", "ajoin_fig19", "ajoin_fig20", "ajoin_fig21", "ajoin_fig22")
-EXPERIMENTS: dict[str, Experiment] = {name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES}
+EXPERIMENTS: dict[str, Experiment] = {name: named(name) for name in NAMES}
 each = pytest.mark.parametrize("name", NAMES)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.ajoin_lists import _BATCHES, _QUERIES, _WARM, AJoinLists, _once
 from benchmarks.harness import Context
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_lists import _BATCHES, _QUERIES, _WARM, AJoinLists, _once
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.pair_tests import Partial
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.testing import ajoin_workload as ajoin
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.shared_join import Partial
+from streamjoin.queries.core.unshared import open_core
 from tests.benchmarks.invented import invented
 
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import ajoin_fig15, ajoin_fig18
-from benchmarks.ajoin_flink import run_flink
-from benchmarks.ajoin_live import Asked, Latencies, Outcome
-from benchmarks.ajoin_spark import OPERATORS, Ran, StreamFiles, input_rate, run_each, spark_join, steady_rate
 from benchmarks.harness import Context, Row
-from benchmarks.rival_runs import Programs, RivalError, RivalRun, RivalTimeoutError, Stream
-from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord
-from streamjoin.testing import ajoin_workload as ajoin
+from benchmarks.papers import ajoin_fig15, ajoin_fig18
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.papers.ajoin_flink import run_flink
+from benchmarks.papers.ajoin_live import Asked, Latencies, Outcome
+from benchmarks.papers.ajoin_spark import OPERATORS, Ran, StreamFiles, input_rate, run_each, spark_join, steady_rate
+from benchmarks.rivals.rival_runs import Programs, RivalError, RivalRun, RivalTimeoutError, Stream
+from streamjoin.queries.engine.info import BatchEvent, ChangeRecord
 from tests.benchmarks.invented import invented, judged, mentioning
 
 if TYPE_CHECKING:
@@ -211,6 +211,7 @@ def test_flinks_statements_have_the_rows_of_the_queries() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_a_small_figure_15_gives_the_same_rows_in_all_systems(spark: SparkSession, tmp_path: Path) -> None:
     experiment = ajoin_fig15.Figure15()
     experiment._spark, experiment._warm = spark, True

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cores
-from benchmarks.cores import SYSTEMS, Cores
 from benchmarks.harness import Context
+from benchmarks.product import cores
+from benchmarks.product.cores import SYSTEMS, Cores
 
 
 def test_the_grid_goes_up_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,6 +19,7 @@ def test_the_grid_goes_up_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {cell["workers"] for cell in Cores().cells(quick=True)} == {1, 2}
 
 
+@pytest.mark.thorough
 def test_the_steps_of_a_sweep_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "_SECONDS", 0.0)
     monkeypatch.setitem(SYSTEMS, "sweep", ("sweep", None, 14, 14))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.cost_model import EXPERIMENT, INDEXED, PARALLEL, SWEEP
 from benchmarks.harness import Context, Row
+from benchmarks.product.cost_model import EXPERIMENT, INDEXED, PARALLEL, SWEEP
 from tests.benchmarks.invented import judged, mentioning
 from tests.deadlock import no_deadlock
 
@@ -24,6 +25,7 @@ def rows_with(measured: dict[str, float], predicted: dict[str, float]) -> list[R
     ]
 
 
+@pytest.mark.thorough
 def test_a_small_cell_of_each_algorithm_runs(tmp_path: Path) -> None:
     with no_deadlock():
         try:

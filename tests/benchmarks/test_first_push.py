@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import first_push
-from benchmarks.first_push import EMPTY, FILLED, TEN_LINES, FirstPush
 from benchmarks.harness import Context
+from benchmarks.product import first_push
+from benchmarks.product.first_push import EMPTY, FILLED, TEN_LINES, FirstPush
 
 
 def test_the_ten_lines_are_those_of_readme() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from benchmarks.harness import (
     judge_aim,
     judge_claim,
     measure,
+    named,
     planned,
 )
 
@@ -253,10 +254,12 @@ def test_several_experiments_run_one_by_one_and_stored_ones_are_left_out(
     monkeypatch.setattr(provenance, "commit", lambda: COMMIT)
     assert command_line.main(arguments) == 1
     assert began == [[name, *places(tmp_path)] for name in ("first_push", "sweep")]
-    modules = provenance.digests(["benchmarks/first_push.py"])
+    modules = provenance.digests(["benchmarks/product/first_push.py"])
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "first_push.json").write_text(json.dumps({"modules": modules}))
-    (tmp_path / "results" / "sweep.json").write_text(json.dumps({"modules": {"benchmarks/sweep.py": "another"}}))
+    (tmp_path / "results" / "sweep.json").write_text(
+        json.dumps({"modules": {"benchmarks/product/sweep.py": "another"}})
+    )
     began.clear()
     assert command_line.main([*arguments, "--keep"]) == 1
     assert [command[0] for command in began] == ["sweep"]
@@ -376,9 +379,28 @@ def test_the_page_of_reproductions_is_what_the_stored_results_give() -> None:
     figures = [name for paper in reproduction.PAPERS for _, name in paper.figures if name is not None]
     claimed = {name for name, experiment in discover("benchmarks") if getattr(experiment, "claim", None)}
     for name in figures:
-        kind = type(importlib.import_module(f"benchmarks.{name}").EXPERIMENT)
+        kind = type(named(name))
         assert kind.verdict is Experiment.verdict, f"{name} judges in text: its parts belong into findings()"
     assert set(figures) <= claimed and len(figures) == len(set(figures)) == len(reproduction.experiments())
+
+
+def test_findings_that_say_the_same_share_a_line_of_the_page() -> None:
+    findings = [
+        asdict(judge_claim(f"tree, w = {window}: it grows", ours, "more", judged, reason))
+        for window, ours, judged, reason in (
+            (1, "70% of it", True, ""),
+            (2, "5% of it", False, "a miss costs 30 ns"),
+            (3, "60% of it", True, ""),
+            (4, "4% of it", False, "a miss costs 40 ns"),
+            (5, "4% of it", False, "one core"),
+        )
+    ]
+    assert [reproduction._line(group) for group in reproduction._groups(findings)] == [
+        "**Differs**: it grows (more). Ours, tree: w = 2: 5%; w = 4: 4% of it. A miss costs 30 ns.",
+        "**Differs**: it grows (more). Ours, tree, w = 5: 4% of it. One core.",
+        "Agrees: it grows (more). Ours, tree: w = 1: 70%; w = 3: 60% of it.",
+    ]
+    assert reproduction._line([findings[4]], told="one core").endswith(" Likewise.")
 
 
 def test_quick_runs_the_small_grid_once(toys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.harness import Cell, Context, Experiment, Row, describe
-from benchmarks.index_experiment import power
-from benchmarks.index_join import IndexJoin
-from benchmarks.index_keys import SHAPES, Drift, ShapedKeys, gaussian, keys_for
-from benchmarks.pim_fig8c import depths
+from benchmarks.harness import Cell, Context, Experiment, Row, describe, named
+from benchmarks.papers.index_experiment import power
+from benchmarks.papers.index_join import IndexJoin
+from benchmarks.papers.index_keys import SHAPES, Drift, ShapedKeys, gaussian, keys_for
+from benchmarks.papers.pim_fig8c import depths
 from streamjoin.indexes.base import Matches, push_task
 from streamjoin.indexes.registry import make_index
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
@@ -27,7 +26,7 @@ NAMES = (
     "pim_fig13a", "pim_fig13_drift", "arxiv_fig11b", "arxiv_fig11c", "arxiv_fig14", "index_fanout", "index_speed",
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
-    name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES
+    name: named(name) for name in NAMES
 }  # fmt: skip
 each = pytest.mark.parametrize("name", NAMES)
 

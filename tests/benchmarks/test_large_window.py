@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import large_window
 from benchmarks.harness import Context, Judgement
-from benchmarks.large_window import LargeWindow
+from benchmarks.product import large_window
+from benchmarks.product.large_window import LargeWindow
 
 
 def test_a_small_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

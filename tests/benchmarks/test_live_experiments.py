@@ -9,10 +9,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Context, Experiment
-from benchmarks.live_latency import LiveLatency
-from benchmarks.live_papers import LivePapers
-from benchmarks.live_rate import LiveRate
-from benchmarks.live_soak import LiveSoak, soak
+from benchmarks.product.live_latency import LiveLatency
+from benchmarks.product.live_papers import LivePapers
+from benchmarks.product.live_rate import LiveRate
+from benchmarks.product.live_soak import LiveSoak, soak
 from tests.benchmarks.invented import invented
 from tests.deadlock import no_deadlock
 
@@ -46,6 +46,7 @@ def test_the_aims_are_judged() -> None:
     assert LiveSoak().verdict([grown])[0].endswith("missed")
 
 
+@pytest.mark.thorough
 def test_a_small_run_of_each_kind(tmp_path: Path) -> None:
     context = Context(seed=0, quick=True, scratch=tmp_path)
     with no_deadlock():
@@ -61,7 +62,10 @@ def test_a_small_run_of_each_kind(tmp_path: Path) -> None:
         assert all(0.6 < row["rows_per_tuple"] < 0.9 for row in rows)
 
 
-@pytest.mark.parametrize(("algorithm", "order"), [("auto", "arrival"), ("scalejoin", "event_time")])
+@pytest.mark.parametrize(
+    ("algorithm", "order"),
+    [("auto", "arrival"), pytest.param("scalejoin", "event_time", marks=pytest.mark.thorough)],
+)
 def test_a_short_soak_loses_nothing(algorithm: str, order: str) -> None:
     with no_deadlock():
         seen = soak(algorithm, order, 1 << 10, 1.0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +11,17 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import llhj_fig17, llhj_table2, scalejoin_fig6
-from benchmarks.harness import Cell, Context, Experiment, Row, describe
-from benchmarks.llhj_fig21 import held_for_the_latest
-from benchmarks.llhj_latency import model
-from benchmarks.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun, Outcome
-from benchmarks.llhj_streams import Stream
-from streamjoin.joins.parallel.handshake_chain import Chain, SideLog
-from streamjoin.kernels.handshake.links import MIN_SEQ, OUT, SEQ, UPTO
+from benchmarks.harness import Cell, Context, Experiment, Row, describe, named
+from benchmarks.papers import llhj_fig17, llhj_table2, scalejoin_fig6
+from benchmarks.papers.llhj_fig21 import held_for_the_latest
+from benchmarks.papers.llhj_latency import model
+from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun, Outcome
+from benchmarks.papers.llhj_streams import Stream
+from streamjoin.handshake.chain import Chain, SideLog
+from streamjoin.handshake.kernels.links import MIN_SEQ, OUT, SEQ, UPTO
 from tests.benchmarks.invented import judged
 from tests.deadlock import no_deadlock
+from tests.seeds import thorough_but
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
@@ -35,7 +35,7 @@ NAMES = (
     "scalejoin_fig6",
 )
 EXPERIMENTS: dict[str, Experiment] = {
-    name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES
+    name: named(name) for name in NAMES
 }  # fmt: skip
 each = pytest.mark.parametrize("name", NAMES)
 Pairs = list[tuple[int, int]]
@@ -92,6 +92,7 @@ def test_the_low_latency_stream_finds_every_pair_once(output: str, filled: int) 
 
 
 @pytest.mark.parametrize("index", ["hashed", "pim_tree"])
+@pytest.mark.thorough
 def test_nodes_with_an_index_find_the_same(index: str) -> None:
     stream = Stream(900, (200, 200), filled=200, keyed=True, values=40)
     with no_deadlock(500):
@@ -99,6 +100,7 @@ def test_nodes_with_an_index_find_the_same(index: str) -> None:
     assert sorted(found(outcome)) == all_pairs(stream)
 
 
+@pytest.mark.thorough
 def test_the_original_stream_finds_pairs_once_and_misses_only_what_has_not_met() -> None:
     stream = Stream(3000, (200, 200), values=60)
     wanted = all_pairs(stream)
@@ -170,7 +172,7 @@ def small(cell: Cell) -> Cell:
     return {key: shrunk.get(key, value) for key, value in cell.items()}
 
 
-@each
+@pytest.mark.parametrize("name", thorough_but(NAMES, "llhj_fig17", "llhj_fig19"))
 def test_a_small_cell_of_each_system_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llhj_fig17, "_QUICK_COMPARISONS", 1 << 18)
     monkeypatch.setattr(llhj_table2, "_COMPARISONS", 1 << 18)
@@ -255,6 +257,7 @@ def test_a_run_that_found_half_of_its_pairs_counts_by_half() -> None:
     assert set(judged(EXPERIMENTS["scalejoin_fig6"], rows, "more comparisons/s")) == {"agrees"}
 
 
+@pytest.mark.thorough
 def test_the_experiments_need_only_numpy_and_numba() -> None:
     program = (
         "import sys\n"
@@ -263,8 +266,8 @@ def test_the_experiments_need_only_numpy_and_numba() -> None:
         "import importlib\n"
         "from benchmarks.harness import measure\n"
         f"for name in {NAMES!r}:\n"
-        "    importlib.import_module(f'benchmarks.{name}')\n"
-        "rows = measure(importlib.import_module('benchmarks.llhj_fig20').EXPERIMENT, quick=True)\n"
+        "    importlib.import_module(f'benchmarks.papers.{name}')\n"
+        "rows = measure(importlib.import_module('benchmarks.papers.llhj_fig20').EXPERIMENT, quick=True)\n"
         "print(len(rows))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=500, cwd=ROOT)

@@ -9,9 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Context, Row
-from benchmarks.parallel_baselines import EXPERIMENT, by_cell_join, by_nested_loop, by_three_step, stream
+from benchmarks.papers.cell_join import RepartitionedScan
+from benchmarks.papers.parallel_baselines import EXPERIMENT, by_cell_join, by_nested_loop, by_three_step, stream
 from streamjoin.windows.crew import Crew
-from streamjoin.windows.repartitioned import RepartitionedScan
 from tests.benchmarks.invented import judged
 from tests.deadlock import no_deadlock
 
@@ -58,6 +58,7 @@ def test_the_grid_has_its_baselines(quick: bool) -> None:
     assert {cell["system"] for cell in cells} == {"three_step", "nested_loop", "cell_join"}
 
 
+@pytest.mark.thorough
 def test_a_tiny_cell_of_each_runs(tmp_path: Path) -> None:
     with no_deadlock():
         for cell in EXPERIMENT.cells(quick=True):

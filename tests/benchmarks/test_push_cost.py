@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.btree_rival import RIVAL, compiler
+import pytest
+
 from benchmarks.harness import Context
-from benchmarks.push_cost import TABLES, PushCost
+from benchmarks.product.push_cost import TABLES, PushCost
+from benchmarks.rivals.btree_rival import RIVAL, compiler
 
 
+@pytest.mark.thorough
 def test_every_system_finds_as_many_rows(tmp_path: Path) -> None:
     experiment, context = PushCost(), Context(0, True, tmp_path)
     systems = {cell["system"] for cell in experiment.cells(quick=True)}

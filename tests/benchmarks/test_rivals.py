@@ -1,4 +1,4 @@
-"""The comparison with other systems: its input, its forms of a band, programs that fail, and README's tables."""
+"""The comparison with other systems: its input, its forms of a band, programs that fail, and its tables."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.figure import Figure
 
-from benchmarks import comparison, nexmark_rivals, rival_works, rivals
+from benchmarks import comparison
 from benchmarks.harness import Row, measure
+from benchmarks.readme_part import SPEED_PAGE
 from benchmarks.report import document
-from benchmarks.rival_runs import PACKAGES, Programs, RivalError, RivalRun, Stream
+from benchmarks.rivals import nexmark_rivals, rival_works, rivals, tables
+from benchmarks.rivals.rival_runs import PACKAGES, Programs, RivalError, RivalRun, Stream
 
 PAIRS = pa.schema({"lid": pa.int64(), "rid": pa.int64()})
 PROGRAM = """
@@ -175,8 +178,9 @@ def test_nexmark_rows_are_compared_with_each_system(monkeypatch: pytest.MonkeyPa
     assert "Flink refuses q4 («No averages.»)" in text
 
 
-def test_readme_has_the_tables_of_the_stored_results() -> None:
-    assert comparison.PART.read() == comparison.render().strip()
+def test_both_pages_have_the_tables_of_the_stored_results() -> None:
+    assert comparison.PART.read(SPEED_PAGE) == comparison.render().strip()
+    assert comparison.PART.read() == comparison.brief()
 
 
 def test_the_tables_say_where_another_system_is_ahead(tmp_path: Path) -> None:
@@ -199,10 +203,25 @@ def test_the_tables_say_where_another_system_is_ahead(tmp_path: Path) -> None:
     assert "| Polars 9.9 | 1.00 M, 2.00 k | - | 3.00 M |" in text
     assert "| Flink 9.9 | - | - | at least 10.0 k |" in text
     assert "**Faster than the embedded engine here:** Polars in as-of (3.0 times streamjoin)." in text
+    short = comparison.brief(tmp_path)
+    assert "| Polars 9.9 | 1.00 M | - | 3.00 M |" in short
+    assert "**Faster than streamjoin here:** Polars in as-of (3.0 times streamjoin)." in short
 
 
 def test_the_whole_grid_has_a_baseline_for_each_cell() -> None:
-    for experiment in (rivals.EXPERIMENT, nexmark_rivals.EXPERIMENT):
+    for experiment in (rivals.EXPERIMENT, nexmark_rivals.EXPERIMENT, tables.EXPERIMENT):
         for quick in (False, True):
             cells = list(experiment.cells(quick))
             assert all(experiment.baseline(cell) in (None, *cells) for cell in cells)
+
+
+def test_tables_joined_by_one_call_have_the_partners_that_other_systems_find() -> None:
+    rows = measure(tables.Tables(), quick=True, repeats=1)
+    assert {row["system"] for row in rows} == {"streamjoin", "pandas", "polars", "duckdb"}
+    assert len({(row["work"], row["partners"]) for row in rows}) == 3
+    findings = tables.EXPERIMENT.findings(rows)
+    assert len(findings) == 12
+    assert not any("other partners" in finding.ours for finding in findings)
+    figure = Figure()
+    tables.EXPERIMENT.plot(rows, figure)
+    assert len(figure.axes) == 3

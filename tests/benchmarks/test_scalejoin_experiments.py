@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,17 +12,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.harness import Cell, Experiment, Row, describe, measure
-from benchmarks.scalejoin_skew import constant, peaks, stream_of, wave
-from benchmarks.scalejoin_stream import BAND, Stream, alternating, make_pool, run_stream, scalejoin_comparisons
-from streamjoin.kernels.scalegate.scalejoin import GROUP
+from benchmarks.harness import Cell, Experiment, Row, describe, measure, named
+from benchmarks.papers.scalejoin import GROUP
+from benchmarks.papers.scalejoin_skew import constant, peaks, stream_of, wave
+from benchmarks.papers.scalejoin_stream import BAND, Stream, alternating, make_pool, run_stream, scalejoin_comparisons
 from tests.benchmarks.invented import invented, judged
 from tests.deadlock import no_deadlock
+from tests.seeds import thorough_but
 
 ROOT = Path(__file__).parents[2]
 NAMES = tuple(f"scalejoin_fig{figure}" for figure in ("5", "7a", "7b", "8a", "8b", "8c"))
 EXPERIMENTS: dict[str, Experiment] = {
-    name: importlib.import_module(f"benchmarks.{name}").EXPERIMENT for name in NAMES
+    name: named(name) for name in NAMES
 }  # fmt: skip
 each = pytest.mark.parametrize("name", NAMES)
 
@@ -121,7 +121,7 @@ def test_the_grid_has_every_cell_once_and_its_baseline(name: str, quick: bool) -
     assert any(experiment.baseline(cell) is not None for cell in cells)
 
 
-@each
+@pytest.mark.parametrize("name", thorough_but(NAMES, "scalejoin_fig7a"))
 def test_a_quick_run_measures_draws_and_judges(name: str) -> None:
     with no_deadlock(120):
         rows = measure(EXPERIMENTS[name], quick=True, seed=1)
@@ -181,7 +181,7 @@ package.__path__ = [sys.argv[1]]
 sys.modules["streamjoin"] = package
 import importlib
 for name in sys.argv[2:]:
-    experiment = importlib.import_module("benchmarks." + name).EXPERIMENT
+    experiment = importlib.import_module("benchmarks.papers." + name).EXPERIMENT
 print("imported", len(sys.argv) - 2)
 """
 

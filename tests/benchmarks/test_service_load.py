@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Context
-from benchmarks.service_client import ask
-from benchmarks.service_load import ALONE, ASKED, EMBEDDED, SPARK, ServiceLoad
+from benchmarks.product.service_client import ask
+from benchmarks.product.service_load import ALONE, ASKED, EMBEDDED, SPARK, ServiceLoad
 from tests.benchmarks.invented import invented
 from tests.service.conftest import Live, live, start
 
@@ -56,6 +56,7 @@ def test_the_client_asks_at_its_rate(live: Live) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [EMBEDDED, pytest.param(SPARK, marks=pytest.mark.spark)])
+@pytest.mark.thorough
 def test_a_window_alone_and_one_with_requests(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     experiment = ServiceLoad(request.getfixturevalue("spark") if engine == SPARK else None)
     context = Context(seed=0, quick=True, scratch=tmp_path)

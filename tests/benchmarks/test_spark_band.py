@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import spark_band
 from benchmarks.harness import Context, measure
-from benchmarks.spark_band import JOIN, NOTHING, STATE, WORKAROUND, Load, SparkBand, plan
-from benchmarks.spark_state import ROCKSDB, by_state, spread_keys
-from benchmarks.spark_workaround import SCHEMA, Batch, FilesRun, session_settings
+from benchmarks.spark import spark_band
+from benchmarks.spark.spark_band import JOIN, NOTHING, STATE, WORKAROUND, Load, SparkBand, plan
+from benchmarks.spark.spark_state import ROCKSDB, by_state, spread_keys
+from benchmarks.spark.spark_workaround import SCHEMA, Batch, FilesRun, session_settings
 from tests.spark.joining import run_to_parquet
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def test_the_verdict_names_ratios_aims_and_floor() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_a_small_grid_runs_and_agrees(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     class Small(SparkBand):
         def __init__(self) -> None:
@@ -125,6 +126,7 @@ def test_large_batches_run_the_better_size_of_cells_to_the_end(tmp_path: Path) -
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_the_join_on_the_state_store_finds_every_pair(spark: SparkSession, tmp_path: Path) -> None:
     load = Load(POINT, Context(3, True, tmp_path))
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)

@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import spark_disk, spark_floor, spark_kinds, spark_limit, spark_rescale, spark_skew, spark_window_growth
 from benchmarks.harness import Context, Experiment, Row
-from benchmarks.spark_band import Plan
-from benchmarks.spark_runs import Timed, same_results, speed, steady
+from benchmarks.spark import (
+    spark_disk,
+    spark_floor,
+    spark_kinds,
+    spark_limit,
+    spark_rescale,
+    spark_skew,
+    spark_window_growth,
+)
+from benchmarks.spark.spark_band import Plan
+from benchmarks.spark.spark_runs import Timed, same_results, speed, steady
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,12 +131,12 @@ def test_what_is_measured_is_checked() -> None:
 @pytest.mark.parametrize(
     ("name", "cell"),
     [
-        ("spark_disk", {"window": 2_000, "batch_percent": 75}),
+        pytest.param("spark_disk", {"window": 2_000, "batch_percent": 75}, marks=pytest.mark.thorough),
         ("spark_floor", {"system": spark_floor.JOIN}),
-        ("spark_kinds", {"batch": 2_000, "kind": "as-of by band"}),
-        ("spark_skew", {"shape": "half on one key", "keys": spark_skew.SKEWED}),
-        ("spark_rescale", {"system": spark_rescale.RESCALED}),
-        ("spark_window_growth", {"window": 10_000}),
+        pytest.param("spark_kinds", {"batch": 2_000, "kind": "as-of by band"}, marks=pytest.mark.thorough),
+        pytest.param("spark_skew", {"shape": "half on one key", "keys": spark_skew.SKEWED}, marks=pytest.mark.thorough),
+        pytest.param("spark_rescale", {"system": spark_rescale.RESCALED}, marks=pytest.mark.thorough),
+        pytest.param("spark_window_growth", {"window": 10_000}, marks=pytest.mark.thorough),
     ],
 )
 def test_one_cell_of_each_runs(spark: SparkSession, tmp_path: Path, name: str, cell: dict[str, Any]) -> None:
@@ -146,6 +154,7 @@ def test_one_cell_of_each_runs(spark: SparkSession, tmp_path: Path, name: str, c
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_plans_that_do_nothing_hand_over_as_many_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from benchmarks.spark_workaround import SCHEMA, run_files, session_settings, workaround
+from benchmarks.spark.spark_workaround import SCHEMA, run_files, session_settings, workaround
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def plain_join(spark: SparkSession, left: Path, right: Path) -> list[tuple[int, 
 
 
 @pytest.mark.parametrize("cells_a_band", [0.3, 4])
+@pytest.mark.thorough
 def test_workaround_equals_a_batch_join(
     spark: SparkSession, files: tuple[Path, Path], tmp_path: Path, cells_a_band: float
 ) -> None:
@@ -65,6 +66,7 @@ def test_workaround_equals_a_batch_join(
     assert len(pairs) > ROWS, "the workload must join something"
 
 
+@pytest.mark.thorough
 def test_runner_counts_every_row_and_pair(spark: SparkSession, files: tuple[Path, Path], tmp_path: Path) -> None:
     shuffles = spark.conf.get("spark.sql.shuffle.partitions")
     run = run_files(

@@ -1,4 +1,4 @@
-"""README's table of speeds: what it takes from stored results, and that README has it."""
+"""The tables of speeds: what they take from stored results, and that README and docs/speed.md have them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 from benchmarks import speed_table
-from benchmarks.readme_part import ReadmePart
+from benchmarks.readme_part import SPEED_PAGE, ReadmePart
 
 
-def test_readme_has_the_table_of_the_stored_results() -> None:
-    assert speed_table.PART.read() == speed_table.render()
+def test_both_pages_have_the_tables_of_the_stored_results() -> None:
+    assert speed_table.PART.read(SPEED_PAGE) == speed_table.render()
+    assert speed_table.PART.read() == speed_table.brief()
+    assert len(speed_table.brief().splitlines()) == 2 + 5
 
 
 def test_a_line_names_figure_baseline_and_origin(tmp_path: Path) -> None:
@@ -23,10 +25,9 @@ def test_a_line_names_figure_baseline_and_origin(tmp_path: Path) -> None:
     (tmp_path / "nested.json").write_text(json.dumps(record))
     text = speed_table.render(tmp_path)
     assert (
-        "| 2-D band, nested loop, one worker | 12.5 G comparisons/s | NumPy: 1.00 G | "
-        "`make bench EXPERIMENT=nested`, median of 5 runs, 2026-01-02 |"
+        "| 2-D band, nested loop, one worker | 12.5 G comparisons/s | NumPy: 1.00 G | `nested`, 5, 2026-01-02 |"
     ) in text
-    assert text.count("EXPERIMENT=") == 1
+    assert text.count("2026-01-02") == 1
     assert "Not stored: band join" in text
     (tmp_path / "auto_regret.json").write_text(json.dumps({"rows": [{"regret": 1.0}, {"regret": 1.3}]}))
     assert "at 1 of 2 points" in speed_table.render(tmp_path)

@@ -98,6 +98,8 @@ def test_run_joins_two_files_by_flags(files: Path, cli: Cli) -> None:
     assert "4 rows" in done.err
     by_rows = cli("run", *FLAGS, "--window", "100 rows")
     assert len(by_rows.out.splitlines()) == 7
+    by_name = cli("run", *FLAGS[:-1], "sym", "--window", "100 rows")
+    assert len(by_name.out.splitlines()) >= 7
 
 
 @pytest.mark.parametrize(

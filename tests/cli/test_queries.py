@@ -15,12 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
-from streamjoin.cli import client, tailing
+from streamjoin.cli import client
+from streamjoin.cli import queries as tailing
 from streamjoin.cli.client import Client, ServerEvent
 from streamjoin.cli.queries import _names, _sinks
 from streamjoin.config.pipeline import PipelineSink
+from streamjoin.model import json_values
 from streamjoin.model.errors import ServiceError
 from streamjoin.service.config import ServiceConfig
 from tests.cli.commands import Done, run
@@ -55,6 +59,23 @@ def test_a_query_is_added_listed_shown_paused_and_dropped(live: Live, cli: Cli) 
     assert "no queries" in cli("query", "list").out
     gone = cli("query", "show", "near")
     assert (gone.code, gone.err.strip()) == (1, "error: there is no query 'near'")
+
+
+def test_a_degraded_query_is_told_and_is_an_exit_code(live: Live, cli: Cli) -> None:
+    cli("query", "add", NEAR, "--name", "near")
+    assert (cli("query", "list").code, cli("streams").code) == (0, 0)
+    live.engine.fail_stream("quotes", "stream 'quotes' failed: no [broker]")
+    listed = cli("query", "list")
+    assert listed.code == 4
+    assert listed.out.splitlines()[1].split()[:2] == ["near", "degraded"]
+    assert listed.out.splitlines()[2] == "near: stream 'quotes' failed: no [broker]"
+    shown = cli("query", "show", "near")
+    assert shown.code == 4
+    assert "stream 'quotes' failed: no [broker]" in shown.out
+    assert cli("query", "list", "--json").code == cli("query", "show", "near", "--json").code == 4
+    assert cli("streams").code == 4
+    live.engine.recover_stream("quotes")
+    assert (cli("query", "list").code, cli("query", "show", "near").code, cli("streams").code) == (0, 0, 0)
 
 
 def test_a_command_waits_for_an_engine_that_is_starting(live: Live, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +190,30 @@ def tailed(monkeypatch: pytest.MonkeyPatch, *events: ServerEvent | BaseException
     monkeypatch.setattr(Client, "events", script)
 
 
+def test_rows_are_written_in_every_format_and_go_on_at_the_cursor(live: Live, cli: Cli, tmp_path: Path) -> None:
+    live.create(name="near")
+    live.engine.tick()
+    expected = live.engine.page("near", 0, 1000).table
+    done = cli("query", "rows", "near")
+    assert [list(json.loads(line).values()) for line in done.out.splitlines()] == json_values.rows(expected)
+    for suffix, read in (
+        ("parquet", pa.parquet.read_table),
+        ("arrows", lambda file: pa.ipc.open_stream(file.read_bytes()).read_all()),
+        ("csv", pa.csv.read_csv),
+    ):
+        file = tmp_path / f"near.{suffix}"
+        first = cli("query", "rows", "near", "--output", str(file), "--limit", "4")
+        assert first.err.startswith("4 rows; the next ones: --after ")
+        cursor = first.err.split()[-1]
+        assert json_values.rows(read(file)) == json_values.rows(expected.slice(0, 4))
+        cli("query", "rows", "near", "--output", str(file), "--after", cursor)
+        assert json_values.rows(read(file)) == json_values.rows(expected.slice(4))
+        # A cursor that is refused leaves the file as it is.
+        before = file.read_bytes()
+        refused = cli("query", "rows", "near", "--output", str(file), "--after", "garbage")
+        assert (refused.code, "is no cursor" in refused.err, file.read_bytes() == before) == (2, True, True)
+
+
 def rows_event(*rows: list[object], skipped: int = 0, total: int = 0) -> ServerEvent:
     return ServerEvent("rows", {"rows": list(rows), "skipped": skipped, "total": total})
 
@@ -201,7 +246,8 @@ def test_a_tail_that_gave_up_its_place_goes_on_where_it_was(cli: Cli, monkeypatc
     asked: list[object] = []
     pauses: list[float] = []
 
-    def script(*_: object, after: int) -> Iterator[ServerEvent]:
+    def script(*_: object, after: int, every: str) -> Iterator[ServerEvent]:
+        assert every == "true"
         asked.append(after)
         if len(asked) == 1:
             yield rows_event(["A", 1, 1.0], total=5)
@@ -310,3 +356,23 @@ def test_a_service_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mo
 
 def test_completion_of_the_shell_is_there(cli: Cli) -> None:
     assert "--install-completion" in cli("--help").out
+
+
+def test_characters_that_steer_a_terminal_are_escaped(live: Live, cli: Cli) -> None:
+    """In names, texts, errors and rows, as tables and as JSON."""
+    steering = "\x1b]0;owned\x07\x9b31m\u202e\r\x7f"
+    outputs = f"t.px AS \"a\x1b[2J\", '{steering}' AS told"
+    sql = f"SELECT {outputs} FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym"
+    live.engine.create(sql, name="near")
+    live.engine.tick()
+    live.engine.fail_stream("trades", f"stream 'trades' failed: {steering}")
+    commands = [("query", "list"), ("query", "show", "near"), ("streams",), ("query", "explain", "near"), ("plan",)]
+    commands += [("query", "tail", "near", "--limit", "2"), ("query", "add", f"SELECT {steering}")]
+    for command in commands:
+        for more in ((), ("--json",)):
+            done = cli(*command, *more)
+            odd = {one for one in done.out + done.err if not one.isprintable() and one not in "\n\t"}
+            assert not odd, (command, more, odd)
+    assert "\\x1b]0;owned\\x07\\x9b31m\\u202e\\r\\x7f" in cli("query", "list").out
+    row = json.loads(cli("query", "tail", "near", "--limit", "1", "--json").out)
+    assert row["told"] == steering

@@ -106,7 +106,7 @@ class Machines:
             **SETTINGS,
             "spark.driver.host": self._addresses["driver"],
             "spark.driver.bindAddress": self._addresses["driver"],
-            "spark.jars": ",".join(map(str, spark_jars(self._store))),
+            "spark.jars": ",".join(map(str, spark_jars(self._store.spark))),
             "spark.archives": f"{self._archive}#environment",
             "spark.executorEnv.PYTHONPATH": "environment",
         }

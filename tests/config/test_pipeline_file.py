@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -107,6 +108,15 @@ def test_what_the_gate_takes(tmp_path: Path) -> None:
     assert pipeline.spec.windows == (sj.CountWindow(1000), sj.CountWindow(1000))
 
 
+def test_texts_are_read_as_in_a_spec(tmp_path: Path) -> None:
+    text = WHOLE.replace('{ equi = "sym" }, {', '"sym", "l.px > 1", {').replace('["5 seconds", {', '["100 rows", {')
+    spec = read(tmp_path, text).spec
+    assert spec.predicate.terms()[:2] == (sj.Equi("sym"), sj.Theta("l.px > 1"))
+    assert spec.windows == (sj.CountWindow(100), sj.TimeWindow("1 minute"))
+    on = next(line for line in WHOLE.splitlines() if line.startswith("on = "))
+    assert read(tmp_path, WHOLE.replace(on, 'on = "sym"')).spec.on == sj.Equi("sym")
+
+
 def test_how_the_columns_of_the_result_are_named(tmp_path: Path) -> None:
     keys = 'suffixes = ["", "_quote"]\nboth_keys = true\nresult_time = "at"\nhow = "inner"\norder = "event_time"'
     spec = read(tmp_path, WHOLE.replace("[join]", f"[join]\n{keys}")).spec
@@ -138,6 +148,14 @@ def test_how_the_join_is_run(tmp_path: Path) -> None:
     assert "run with: partitions = 4, most_partitions = 8, ordered = True" in told
     assert f"late = {late}" in told
     assert f"progress: {pipeline.progress}" in told
+
+
+def test_an_input_that_ends(tmp_path: Path) -> None:
+    text = WHOLE.replace('"10 seconds"', '"available now"').replace("[join]", "[join]\nend_of_input = true")
+    assert read(tmp_path, text).join == JoinSettings(4, end_of_input=True)
+    memory = text.partition("[sink]")[0] + '[sink]\nformat = "memory"\nname = "matches"\n'
+    with pytest.raises(sj.PipelineFileError, match=r"line 26: .*a sink that continues from a checkpoint, not memory"):
+        read(tmp_path, memory)
 
 
 SECOND = """
@@ -198,9 +216,19 @@ MISTAKES = [
     ("partitions = 4", 'progress = "s3://bucket/figures"', 4, "a local file"),
     ("metadata = {", 'values = ["0"]\nmetadata = {', 12, "values are those of a column"),
     ('time = "ts"', 'time = "ts"\npunctuate = true', 29, "needs ordered = true"),
+    ('time = "ts"', 'time = "ts"\nend_of_input = true', 29, 'add trigger = "available now"'),
     ('time = "ts"', 'time = "ts"\nlate = 3', 29, "late is text, not a whole number"),
     ('"10 seconds"', '"10 parsecs"', 3, "is not a duration"),
     ('"10 seconds"', '""', 3, "trigger is empty"),
+    ('"10 seconds"', '"once"', 3, '"once" is "available now" here. Write trigger = "available now", or "10 seconds"'),
+    ('"10 seconds"', '"continuous"', 3, 'Write trigger = "available now", or "10 seconds"'),
+    ('"10 seconds"', "10 seconds", 3, 'text needs quotes: trigger = "10 seconds"'),
+    ('format = "csv"', "format = csv # plain", 18, 'text needs quotes: format = "csv"'),
+    ('path = "/data/quotes"', "path = /data/quotes", 19, 'text needs quotes: path = "/data/quotes"'),
+    ('topic = ["eu", "us"]', "topic = [eu, us]", 9, 'text needs quotes: "eu"'),
+    ('{ equi = "sym" }', "{ equi = sym }", 26, 'text needs quotes: "sym"'),
+    ('time = "ts"', "time = \u201cts\u201d", 28, 'text needs quotes: time = "ts"'),
+    ("partitions = 4", "partitions = 4.5.6", 4, "invalid TOML"),
     ('format = "csv"', 'format = "cvs"', 18, "did you mean 'csv'"),
     ('servers = "one:9092,two:9092"\n', "", 6, r"\[source.left\] has no 'servers'.*servers = "),
     ('path = "/data/quotes"\n', "", 17, r"\[source.right\] has no 'path'"),
@@ -226,7 +254,7 @@ MISTAKES = [
     ('lateness = "2 seconds"', 'match = { direction = "behind" }', 29, "direction"),
     ('lateness = "2 seconds"', "match = { tolerance = 2.5 }", 29, "tolerance"),
     ('lateness = "2 seconds"', 'match = { tolerance = "2 seconds" }', 27, "an as-of join has no window"),
-    ('lateness = "2 seconds"', "match = { nearest = true }", 29, "nearest"),
+    ('window = ["5 seconds", { time = "1 minute" }]', "match = { nearest = true }", 27, "nearest"),
     ('lateness = "2 seconds"', 'how = "outer"', 29, "it is one of 'inner'"),
     ('lateness = "2 seconds"', 'order = "arrival"', 29, "it is one of event_time"),
     ('lateness = "2 seconds"', 'suffixes = ["_l"]', 29, "two different texts"),
@@ -271,6 +299,37 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, li
     # A part that is missing altogether has no line of its own: then it is the file's first.
     assert told, str(caught.value)
     assert int(told[1]) == (1 if "the file has no" in str(caught.value) else line), str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once_in_order(tmp_path: Path) -> None:
+    """Whichever they are and wherever they stand; what only follows from another one is not told."""
+    found = re.compile(r"join\.toml, line (\d+)")
+    # Each is in a table of its own.
+    mistakes = [
+        ('"10 seconds"', '"10 us"', 3),
+        ('schema = "ts TIMESTAMP, sym STRING, px DOUBLE"\n', "", 6),
+        ("[source.right]", "[source.rihgt]", 17),
+        ('topic = "matches"', "topic = 5", 34),
+        ('memory = "2g"', "memory = [2]", 39),
+    ]
+    for number in range(1, len(mistakes) + 1):
+        for chosen in itertools.combinations(mistakes, number):
+            text = WHOLE
+            for old, new, _ in chosen:
+                assert old in text
+                text = text.replace(old, new or "# nothing\n", 1)
+            with pytest.raises(sj.PipelineFileError) as caught:
+                read(tmp_path, text)
+            assert [int(line) for line in found.findall(str(caught.value))] == [line for *_, line in chosen]
+            assert str(caught.value).startswith(f"{number} mistakes:\n") == (number > 1)
+
+
+def test_several_mistakes_in_one_table(tmp_path: Path) -> None:
+    text = (
+        WHOLE.replace('{ equi = "sym" }', "5").replace('time = "ts"', "time = 5").replace('"2 seconds"', '"2 parsecs"')
+    )
+    with pytest.raises(sj.PipelineFileError, match=r"^3 mistakes:\n.*line 26: .*\n.*line 28: time is.*\n.*line 29: "):
+        read(tmp_path, text.replace("[join]", "[join]\n\n").replace("[join]\n\n\n", "[join]\n"))
 
 
 @pytest.mark.parametrize("path", ["out/checkpoint", "out/checkpoint/matches/", "./out/other/../checkpoint/x", "file:"])

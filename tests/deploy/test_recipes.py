@@ -5,10 +5,13 @@ Not checked: that the image builds, that pods start, that YARN runs it. `docs/de
 
 from __future__ import annotations
 
+import configparser
 import fnmatch
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -21,6 +24,9 @@ import pytest
 import yaml
 
 from streamjoin.config.pipeline_file import read_pipeline
+from streamjoin.model.errors import PipelineFileError
+from streamjoin.service.config_file import read_config
+from streamjoin.service.server import LONGEST_STOP
 from streamjoin.spark.runtime.java import find_java, wrapped_home
 from streamjoin.spark.runtime.session import ARROW_ROWS, DAEMON
 
@@ -29,10 +35,8 @@ DEPLOY = ROOT / "deploy"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def _instructions() -> list[tuple[str, str]]:
-    text = re.sub(
-        r"\\\n\s*", "", "\n".join(l for l in (DEPLOY / "Dockerfile").read_text().splitlines() if l[:1] != "#")
-    )
+def _instructions(file: str = "Dockerfile") -> list[tuple[str, str]]:
+    text = re.sub(r"\\\n\s*", "", "\n".join(l for l in (DEPLOY / file).read_text().splitlines() if l[:1] != "#"))
     lines = [line for line in text.splitlines() if line.strip()]
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
 
@@ -64,6 +68,58 @@ def test_the_image_contains_what_a_machine_needs() -> None:
     assert order.index("185") < order.index("streamjoin warmup")
     for variable in ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON", "XDG_CACHE_HOME"):
         assert f"{variable}=" in everything
+
+
+def test_the_image_of_the_service_starts_it_with_settings_that_it_knows(tmp_path: Path) -> None:
+    instructions = _instructions("service.Dockerfile")
+    everything = dict(instructions)
+    extras = re.search(r"'/src\[(.*?)\]'", "\n".join(rest for _, rest in instructions))
+    assert extras is not None
+    assert {"service"} <= set(extras[1].split(",")) <= PROJECT["optional-dependencies"].keys()
+    ignored = (DEPLOY / "service.Dockerfile.dockerignore").read_text()
+    assert ignored == (DEPLOY / "Dockerfile.dockerignore").read_text()
+    users = [rest for name, rest in instructions if name in ("USER", "RUN")]
+    assert users.index("185") < users.index("streamjoin warmup")
+    assert json.loads(everything["ENTRYPOINT"]) == ["streamjoin", "serve"]
+    template = ROOT / "src/streamjoin/service/template.toml"
+    file = tmp_path / "streamjoin.toml"
+    file.write_text(template.read_text())
+    variables = dict(entry.split("=", 1) for entry in everything["ENV"].split())
+    # As the image has it, the service listens on all addresses, and so needs a token.
+    with pytest.raises(PipelineFileError, match="a token is needed"):
+        read_config(file, variables)
+    config = read_config(file, {**variables, "STREAMJOIN_SERVICE__TOKEN": "a-token-for-the-image"})
+    assert (config.host, config.log) == ("0.0.0.0", "json")
+    volume = everything["VOLUME"]
+    assert config.checkpoint.startswith(f"{volume}/")
+    assert str(config.port) == everything["EXPOSE"]
+    _, _, check = everything["HEALTHCHECK"].partition(" CMD ")
+    assert f"127.0.0.1:{config.port}/api/v1/health" in json.loads(check)[2]
+
+
+def test_the_unit_is_one_that_systemd_takes_and_its_settings_are_known(tmp_path: Path) -> None:
+    unit = DEPLOY / "systemd/streamjoin.service"
+    read = configparser.RawConfigParser(strict=True)
+    read.optionxform = str  # type: ignore[assignment, method-assign]
+    read.read_string(unit.read_text())
+    service = dict(read["Service"])
+    assert service["ExecStart"].split()[1:] == ["serve", "/etc/streamjoin/streamjoin.toml"]
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert int(service["TimeoutStopSec"]) > LONGEST_STOP
+    # What the service writes lies in directories that the unit gives it.
+    assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
+    variables = dict(entry.split("=", 1) for entry in service["Environment"].split())
+    file = tmp_path / "streamjoin.toml"
+    file.write_text((ROOT / "src/streamjoin/service/template.toml").read_text())
+    assert read_config(file, variables).log == "json"
+    verify = shutil.which("systemd-analyze")
+    if verify is not None:
+        # The program is not installed where the unit expects it; everything else must be as systemd knows it.
+        text = unit.read_text().replace("/opt/streamjoin/bin/streamjoin", sys.executable)
+        (tmp_path / unit.name).write_text(text)
+        command = [verify, "verify", str(tmp_path / unit.name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert unit.name not in done.stderr, done.stderr
 
 
 def _manifests() -> dict[str, dict[str, Any]]:
@@ -156,7 +212,7 @@ def test_the_environment_is_packed_as_executors_import_it(tmp_path: Path) -> Non
     """With a pip that installs one module: the real one fetches what the package needs."""
     (tmp_path / "pip.py").write_text(
         "import pathlib, sys\n"
-        "assert sys.argv[1] == 'install' and sys.argv[-1] == 'streamjoin[s3]', sys.argv\n"
+        f"assert sys.argv[1] == 'install' and sys.argv[-1] == '{ROOT}[s3]', sys.argv\n"
         "package = pathlib.Path(sys.argv[sys.argv.index('--target') + 1]) / 'streamjoin'\n"
         "package.mkdir()\n"
         "(package / '__init__.py').write_text('answer = 42')\n"

@@ -24,10 +24,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc.sources.kafka import KafkaSource
 from streamjoin.config.pipeline_file import read_pipeline
 from streamjoin.formats.registry_values import RegistryFormat
 from streamjoin.model.errors import PipelineFileError, SpecError, StateError
+from streamjoin.queries.sources.kafka import KafkaSource
 from streamjoin.spark.pipeline.sources import _decode_values
 from tests.formats.registry_server import RegistryServer
 from tests.seeds import examples

@@ -17,10 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 from streamjoin.adhoc import DeltaSink, Engine, IcebergSink, Settings
-from streamjoin.adhoc.sinks.base import Target
-from streamjoin.adhoc.sinks.specs import sink_of
-from streamjoin.formats.table_files import RowsInFiles
-from streamjoin.formats.tables import LakeWriter, OpenTable, TableConflictError
+from streamjoin.formats.tables import LakeWriter, OpenTable, RowsInFiles, TableConflictError
 from streamjoin.model.errors import (
     InputError,
     NotSupportedError,
@@ -29,10 +26,12 @@ from streamjoin.model.errors import (
     StateError,
     StreamJoinError,
 )
+from streamjoin.queries.sinks.base import Target
+from streamjoin.queries.sinks.specs import sink_of
 from streamjoin.storage import settings
-from tests.adhoc.journal_cases import LEFT, PAIRS, RIGHT, SCHEMA, Killed, killed_at, table
-from tests.adhoc.looped import Looped
 from tests.formats.lakes import KINDS, Lake
+from tests.queries.journal_cases import LEFT, PAIRS, RIGHT, SCHEMA, Killed, killed_at, table
+from tests.queries.looped import Looped
 from tests.stores.servers import Moto
 
 ONE = pa.schema({"a": pa.int64()})
@@ -72,6 +71,7 @@ def run_of_three(directory: Path, lake: Lake) -> None:
         run.abandon()
 
 
+@pytest.mark.slow
 def test_each_row_once_however_the_process_dies(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between the data file and the commit, and between the commit and the end of the batch."""
     killed = 0
@@ -111,6 +111,7 @@ run_of_three(Path(sys.argv[1]), Lake(sys.argv[2], Path(sys.argv[1]) / "lake"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "when"), [("delta", "before"), ("delta", "after"), ("iceberg", "after")])
 def test_a_kill_beside_a_commit(tmp_path: Path, kind: str, when: str) -> None:
     lake = Lake(kind, tmp_path / "lake")

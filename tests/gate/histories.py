@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels import atomics
-from streamjoin.kernels.crew import idle, stand
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.scalegate import gate as scalegate
-from streamjoin.kernels.scalegate.drive import ADDS, PLACES, READS
-from streamjoin.kernels.scalegate.members import finish
+from benchmarks.papers.gate_ends import ADDS, PLACES, READS
+from streamjoin.jit import atomics
+from streamjoin.jit.crew import idle, stand
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.kernels import gate as scalegate
+from streamjoin.scalejoin.kernels.members import finish
 from streamjoin.windows.crew import Crew
 from tests.gate.membership import check_members
 

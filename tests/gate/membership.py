@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 
-from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels.crew import idle, stand
-from streamjoin.kernels.scalegate import members
-from streamjoin.kernels.scalegate.drive import ADDS, PLACES, READS
-from streamjoin.kernels.scalegate.nodes import NIL
+from benchmarks.papers.gate_ends import ADDS, PLACES, READS
+from streamjoin.jit.crew import idle, stand
+from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.kernels import members
+from streamjoin.scalejoin.kernels.nodes import NIL
 from streamjoin.windows.crew import Crew
 
 LIVES = 6

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.kernels.scalegate.nodes import arena_words
 from streamjoin.model.errors import InputError, StateError
+from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.kernels.nodes import arena_words
 from tests.deadlock import no_deadlock
 from tests.gate.histories import check, check_many, record
 from tests.gate.membership import check_members
@@ -146,14 +146,14 @@ def test_a_gate_has_a_shape(shape: tuple[int, int, int], said: str) -> None:
 
 
 def test_histories_of_threads_are_those_of_a_sequential_gate() -> None:
-    with no_deadlock(60):
+    with no_deadlock():
         check_many(40, 60)
         check(record(0, 3, 2, 64, 3_000))
 
 
 def test_a_reader_that_skips_or_repeats_is_found() -> None:
     """The check itself can fail."""
-    with no_deadlock(60):
+    with no_deadlock():
         history = record(3, 3, 1, 8, 60)
     check(history)
     history.got[0][1][5:7] = history.got[0][1][[6, 5]]
@@ -163,7 +163,7 @@ def test_a_reader_that_skips_or_repeats_is_found() -> None:
 
 
 def test_sources_and_readers_come_and_go() -> None:
-    with no_deadlock(60):
+    with no_deadlock():
         for seed in range(8):
             check_members(seed, ring=2 << seed % 4, n=20)
 

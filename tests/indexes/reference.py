@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
+import benchmarks.papers.bw_tree.index  # noqa: F401 - registers it
 from streamjoin.indexes.base import I64
 from streamjoin.indexes.registry import INDEXES
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
@@ -40,28 +40,6 @@ def case_id(value: object) -> str:
     if isinstance(value, dict):
         return ",".join(f"{key}={setting}" for key, setting in value.items()) or "default"
     return str(value)
-
-
-class Reference:
-    """A sorted list of (word, seq), and the bound below which nothing is seen."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[int, int]] = []
-        self.min_seq = 0
-
-    def insert(self, words: list[int], seqs: list[int]) -> None:
-        for entry in zip(words, seqs, strict=True):
-            insort(self.entries, entry)
-
-    def expire(self, min_seq: int) -> None:
-        self.min_seq = max(self.min_seq, min_seq)
-        self.entries = [entry for entry in self.entries if entry[1] >= self.min_seq]
-
-    def probe(self, lo: list[int], hi: list[int], min_seq: list[int]) -> list[tuple[int, int]]:
-        found = []
-        for i, (low, high, bound) in enumerate(zip(lo, hi, min_seq, strict=True)):
-            found += [(i, seq) for seq in sorted(s for w, s in self.entries if low <= w <= high and s >= bound)]
-        return found
 
 
 class Task(NamedTuple):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from streamjoin.indexes.base import Index, Matches, push_task
-from streamjoin.indexes.pim_tree import PimTreeIndex
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.kernels.trees.task import PROBES
 from streamjoin.model.errors import CheckpointError, InputError, NotSupportedError, SpecError
+from streamjoin.pim_tree.pim_tree import PimTreeIndex
 from tests.indexes.reference import SHAPES
 
 
@@ -43,23 +41,6 @@ def test_the_registry_knows_every_kind_by_its_own_name() -> None:
 def test_impossible_settings_are_named(name: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         make_index(name, **settings)
-
-
-def test_an_index_for_comparison_is_not_imported_by_other_joins() -> None:
-    program = (
-        "import sys\n"
-        "import pyarrow as pa, streamjoin as sj\n"
-        "spec = sj.JoinSpec(on=sj.Band('k', 'k', 1), window=sj.CountWindow(10))\n"
-        "table = pa.table({'k': [1, 2, 3]})\n"
-        "for index in ('btree', 'pim_tree'):\n"
-        "    with sj.open(spec, 'indexed', index=index) as join:\n"
-        "        join.push(table, table)\n"
-        "assert not [name for name in sys.modules if 'bw' in name and name.startswith('streamjoin')]\n"
-        "with sj.open(spec, 'indexed', index='bw_tree') as join:\n"
-        "    print(len(join.push(table, table)), 'streamjoin.indexes.bw_tree' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "7 True\n", done.stderr
 
 
 def test_the_hash_index_refuses_ranges() -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from streamjoin.indexes.base import Index, Matches, push_task
-from streamjoin.indexes.pim_tree import PimTreeIndex
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.kernels.trees.task import INSERTS
+from streamjoin.pim_tree.pim_tree import PimTreeIndex
 from tests.indexes.reference import INCREMENTAL, case_id
 
 each_kind = pytest.mark.parametrize(("name", "shape"), INCREMENTAL, ids=case_id)

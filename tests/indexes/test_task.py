@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamjoin.indexes.base import Matches, count_in_tasks, push_task
+from benchmarks.papers.compiled_caller import count_in_tasks
+from streamjoin.indexes.base import Matches, push_task
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, ON_RIGHT, PROBES
 from tests.indexes.reference import INCREMENTAL, Task, brute_force, case_id, random_task

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from streamjoin.joins.live.gated import GatedRunner
+from streamjoin.joins.live.running import FlowRunner
+from streamjoin.scalejoin.live_gate import GateIntake
 from tests.deadlock import no_deadlock
 
 SPEC = sj.JoinSpec(on=sj.Band("x", "x", 2) & sj.Equi("k"), window=sj.TimeWindow(20), time="t", order="event_time")
@@ -28,11 +29,12 @@ def opened(spec: sj.JoinSpec = SPEC, workers: int = 2, **options: Any) -> sj.Liv
     return sj.live(spec, "scalejoin", workers, left_schema=TYPES, right_schema=TYPES, **options)
 
 
-def runner_of(join: sj.Live) -> GatedRunner:
-    """The runner of a live join."""
+def intake_of(join: sj.Live) -> GateIntake:
+    """The intake of a live join."""
     runner = join._runner
-    assert isinstance(runner, GatedRunner)
-    return runner
+    assert isinstance(runner, FlowRunner)
+    assert isinstance(runner._intake, GateIntake)
+    return runner._intake
 
 
 def rows_of(times: Iterable[int], first: int = 0) -> pa.Table:
@@ -77,7 +79,7 @@ def _live(
     spec: sj.JoinSpec, feeds: list[pa.Table], keys: list[tuple[str, str]], cuts: list[list[int]], workers: int
 ) -> tuple[list[object], list[object]]:
     with opened(spec, workers, queue_rows=1 << 12) as join:
-        runner_of(join)
+        intake_of(join)
         sources = [join.source(*key) for key in keys]
 
         def feed(number: int) -> None:

@@ -69,8 +69,7 @@ def joined(
 
 
 def wanted(spec: sj.JoinSpec, match: oracle.Match, events: list[oracle.Event]) -> list[IdPair]:
-    assert isinstance(spec.window, tuple)
-    left, right = (("count", w.n) if isinstance(w, sj.CountWindow) else ("time", w.length) for w in spec.window)
+    left, right = (("count", w.n) if isinstance(w, sj.CountWindow) else ("time", w.length) for w in spec.windows)
     lefts, rights = ([e for e in events if e.right == side] for side in (False, True))
     return [(lefts[a].row["id"], rights[b].row["id"]) for a, b in oracle.join(events, match, left, right)]
 
@@ -81,7 +80,9 @@ def check(runs: int, seed: int, systems: tuple[tuple[str, str | None], ...] = SY
     digest = hashlib.sha256()
     for run in range(runs):
         name, on, match = CONDITIONS[rng.integers(len(CONDITIONS))]
-        spec = sj.JoinSpec(on=on, window=(WINDOWS[rng.integers(5)], WINDOWS[rng.integers(5)]), time="t")
+        spec = sj.JoinSpec(
+            on=on, window=(WINDOWS[rng.integers(5)], WINDOWS[rng.integers(5)]), time="t", order="arrival"
+        )
         events = events_of(rng, int(rng.integers(0, 90)))
         cuts = sorted(rng.integers(0, len(events) + 1, 3).tolist())
         expected = wanted(spec, match, events)

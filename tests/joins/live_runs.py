@@ -19,8 +19,8 @@ from streamjoin.joins.live.broadcast import LiveBatch
 from streamjoin.testing import oracle
 from streamjoin.testing.cases import JoinCase
 from streamjoin.testing.conformance import IdPair, ids, table
-from streamjoin.testing.threads import run_threads
 from tests.deadlock import no_deadlock
+from tests.threads import run_threads
 
 Pairs = list[IdPair]
 # Instead of the number of the next push: one has failed, and nobody waits for it.
@@ -41,15 +41,19 @@ def opened(case: JoinCase, request: AlgorithmRequest, workers: int = 1, **settin
 
 
 @contextmanager
-def ending() -> Iterator[None]:
+def ending(seconds: float = 300) -> Iterator[None]:
     """The block ends, and leaves no thread of a live join."""
-    with no_deadlock(60):
+    with no_deadlock(seconds):
         yield
-    gc.collect()
-    for thread in threading.enumerate():
-        if thread.name.startswith("streamjoin-"):
-            thread.join(10)
-            assert not thread.is_alive(), thread.name
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("streamjoin-")]
+    for thread in left:
+        thread.join(0.2)
+    if any(thread.is_alive() for thread in left):
+        # It waits for a join that only a cycle holds. The collector takes long, so it is asked only then.
+        gc.collect()
+    for thread in left:
+        thread.join(120)
+        assert not thread.is_alive(), thread.name
 
 
 def pieces(events: Sequence[oracle.Event], rng: random.Random) -> list[Sequence[oracle.Event]]:

@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from streamjoin.indexes.pim_shared import SharedPimTree
-from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
-from streamjoin.kernels.pim_parallel import work_queue as q
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
+from streamjoin.pim_tree.crew import SharedJoin, Tuples
+from streamjoin.pim_tree.kernels import work_queue as q
+from streamjoin.pim_tree.shared import SharedPimTree
 from tests.deadlock import no_deadlock
 
 I64 = npt.NDArray[np.int64]

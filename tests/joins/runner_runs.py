@@ -18,8 +18,8 @@ import pyarrow as pa
 
 import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
-from streamjoin.joins.live.registry import RUNNERS
-from streamjoin.joins.live.runner import Delivery, Runner, Setup
+from streamjoin.joins.live.runner import Call, Delivery, Runner, Setup
+from streamjoin.joins.registry import KINDS
 from streamjoin.model.binding import bind
 from streamjoin.testing import oracle
 from tests.deadlock import no_deadlock
@@ -66,13 +66,15 @@ class Consumer:
 
 
 def setup_of(spec: sj.JoinSpec, system: tuple[str, str | None], workers: int, options: dict[str, object]) -> Setup:
-    bound = bind(spec.in_order("arrival"), SCHEMA, SCHEMA)
+    bound = bind(spec, SCHEMA, SCHEMA)
     request = AlgorithmRequest(system[0], system[1], {}, options)
     return Setup(bound.spec, bound, request, workers, None, 1 << 14, 1 << 28, 1 << 20)
 
 
 def runner_of(setup: Setup) -> Runner:
-    return RUNNERS[setup.request.algorithm](setup)
+    build = KINDS[setup.request.algorithm].live
+    assert build is not None
+    return build(setup)
 
 
 def table(events: list[oracle.Event]) -> pa.Table:
@@ -122,7 +124,7 @@ def feed_from_threads(rng: np.random.Generator, events: list[oracle.Event]) -> C
     def feed(runner: Runner) -> None:
         errors: list[BaseException] = []
         for right, name in sources:
-            runner.add_source(int(right), name)
+            runner.submit(Call("add", int(right), name))
 
         def send(key: tuple[bool, str]) -> None:
             try:
@@ -130,8 +132,8 @@ def feed_from_threads(rng: np.random.Generator, events: list[oracle.Event]) -> C
                 for part, advance in zip(parts[key], advances[key], strict=True):
                     runner.push(side, name, table(part), time.monotonic_ns())
                     if advance:
-                        runner.advance(side, name, part[-1].ts)
-                runner.finish(side, name)
+                        runner.submit(Call("advance", side, name, time=part[-1].ts))
+                runner.submit(Call("finish", side, name))
             except BaseException as error:
                 errors.append(error)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from streamjoin.joins.parallel import scalejoin
+from streamjoin.scalejoin import join as scalejoin
 from streamjoin.testing import oracle
 
 SCHEMA = pa.schema([("id", pa.int64()), ("t", pa.int64()), ("x", pa.int32()), ("y", pa.int32())])
@@ -64,7 +64,7 @@ def check_run(seed: int, n: int, indexed: bool) -> None:
     lefts, rights = ([e for e in stream if e.right is side] for side in (False, True))
     wanted = [(lefts[a].row["id"], rights[b].row["id"]) for a, b in found]
     cuts = sorted({0, n, *rng.integers(0, n, 3).tolist()})
-    spec = sj.JoinSpec(on=on, window=window, time="t")
+    spec = sj.JoinSpec(on=on, window=window, time="t", order="arrival")
     got: list[tuple[int, int]] = []
     with sj.open(
         spec, "scalejoin", int(rng.integers(1, 9)), index=index, left_schema=SCHEMA, right_schema=SCHEMA

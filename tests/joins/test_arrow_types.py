@@ -13,6 +13,7 @@ import streamjoin as sj
 from streamjoin.joins import auto
 from streamjoin.model.plain_types import plain_type
 from tests.joins.library_frames import LIBRARIES, as_arrow
+from tests.seeds import THOROUGH
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +55,23 @@ def ids(result: pa.Table) -> list[tuple[int, int]]:
     return list(zip(result["id_left"].to_pylist(), result["id_right"].to_pylist(), strict=True))
 
 
+def is_known(request: auto.AlgorithmRequest, spec: sj.JoinSpec, left: pa.Table, right: pa.Table) -> bool:
+    """Whether an algorithm has had this join of columns of these types before."""
+    join = (str(request), repr(spec), str(left.schema), str(right.schema))
+    known = join in _known
+    _known.add(join)
+    return known
+
+
+_known: set[tuple[str, ...]] = set()
+
+
 def joined(spec: sj.JoinSpec, left: Any, right: Any) -> Iterator[tuple[auto.AlgorithmRequest, pa.Table]]:
     """The result by every algorithm that takes the condition."""
     for request in auto.requests():
+        # Columns of one type are encoded alike, whichever library they come from, before any algorithm sees them.
+        if not THOROUGH and request.algorithm != "auto" and is_known(request, spec, left, right):
+            continue
         join = sj.open(spec, request.algorithm, index=request.index)
         try:
             result = join.push(left, right)
@@ -74,7 +89,8 @@ def check(spec: sj.JoinSpec, left: pa.Table, right: pa.Table, matches: Matches, 
     for request, result in joined(spec, left, right):
         assert sorted(ids(result)) == sorted(wanted), (name, str(request))
         tried.add(request.algorithm)
-    assert {"auto", "nested_loop", "indexed", "sweep", "pim_parallel", "scalejoin", "handshake"} <= tried
+    every = {"auto", "nested_loop", "indexed", "sweep", "pim_parallel", "scalejoin", "handshake"}
+    assert every <= tried or (not THOROUGH and tried == {"auto"})
 
 
 def member(value: Any) -> dict[str, Any]:
@@ -173,7 +189,7 @@ def test_units_and_zones_may_differ(left: pa.DataType, right: pa.DataType, step:
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
 def test_as_time(frames: tuple[Any, Any], order: Any) -> None:
-    """A window of no length takes what is no younger, in event-time order equal times alone; a long one takes all."""
+    """A window of no length takes equal times alone, in either order; a long one takes all."""
     for name, type_, left, right in columns(frames):
         lengths: tuple[Any, Any] = (0, 2) if is_of(type_, NUMBERS) else ("0 s", "2 days")
         specs = [
@@ -183,14 +199,14 @@ def test_as_time(frames: tuple[Any, Any], order: Any) -> None:
         own, other = (table.append_column("k", pa.array(["one"] * len(table))) for table in (left, right))
         if pa.types.is_null(type_):
             assert sj.open(specs[0]).push(own, other).num_rows == 0
-        elif is_of(type_, TIMES) and type_ != pa.uint64() and not isinstance(type_, pa.BaseExtensionType):
-            # In arrival order all left rows come first, so the right one may be any time older.
-            check(specs[0], own, other, lambda v, w: v == w or (order == "arrival" and w < v), name)
+        elif (is_of(type_, TIMES) or pa.types.is_duration(type_)) and not isinstance(type_, pa.BaseExtensionType):
+            check(specs[0], own, other, lambda v, w: v == w, name)
             check(specs[1], own, other, lambda v, w: True, name)
             for _, result in joined(specs[1], own, other):
                 pairs = zip(result["v_left"].to_pylist(), result["v_right"].to_pylist(), strict=True)
                 assert result["v"].to_pylist() == [max(pair) for pair in pairs]
-                assert result.schema.field("v").type == (pa.int64() if pa.types.is_integer(type_) else type_)
+                whole = pa.types.is_integer(type_) and type_ != pa.uint64()
+                assert result.schema.field("v").type == (pa.int64() if whole else type_)
                 break
         else:
             with pytest.raises(sj.SchemaError, match="time column 'v'"):

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import benchmarks.papers.three_step  # noqa: F401 - registers it
 import streamjoin as sj
-from streamjoin.joins.base import PairBuffer
-from streamjoin.windows import repartitioned
-from streamjoin.windows.repartitioned import ProbeRanges, RepartitionedScan
+from benchmarks.papers import cell_join
+from benchmarks.papers.cell_join import ProbeRanges, RepartitionedScan
+from benchmarks.papers.three_step import PairBuffer
 from tests.deadlock import no_deadlock
 
 ROWS = 1200
@@ -64,7 +65,7 @@ def test_the_output_is_the_same_for_all_thread_counts_and_tasks(on: object) -> N
 def test_little_room_for_pairs_loses_none(on: object, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [digest(on, "three_step"), digest(on, "cell_join", 2)]
     monkeypatch.setattr(PairBuffer, "CAPACITY", 3)
-    monkeypatch.setattr(repartitioned, "_ROOM", 1)
+    monkeypatch.setattr(cell_join, "_ROOM", 1)
     assert [digest(on, "three_step"), digest(on, "cell_join", 2)] == wanted
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import benchmarks.papers.bw_tree.index
+import benchmarks.papers.cell_join
+import benchmarks.papers.round_robin
+import benchmarks.papers.three_step  # noqa: F401 - the rivals register themselves
 from streamjoin.joins import auto
-from streamjoin.joins.engine.compiled_step import patience
+from streamjoin.model.window import TimeWindow
 from streamjoin.testing import cases as generate
-from streamjoin.testing.conformance import algorithms_for, expected, run_arrival, run_event_time
+from streamjoin.testing.conformance import algorithms_for, run_arrival, run_event_time
+from tests.oracles.expected import expected
 from tests.seeds import examples
 
 RELAXED = settings(
@@ -32,8 +39,7 @@ def test_every_algorithm_is_checked() -> None:
 def test_arrival_order_matches_the_oracle(case: generate.JoinCase, workers: int, general: int) -> None:
     wanted = expected(case)
     for algorithm in algorithms_for(case):
-        with patience(general):
-            assert run_arrival(case, algorithm, workers) == wanted, algorithm
+        assert run_arrival(case, algorithm, workers, general_pushes=general) == wanted, algorithm
 
 
 @RELAXED
@@ -41,8 +47,7 @@ def test_arrival_order_matches_the_oracle(case: generate.JoinCase, workers: int,
 def test_self_joins_match_the_oracle(case: generate.JoinCase, workers: int, general: int) -> None:
     wanted = expected(case)
     for algorithm in algorithms_for(case):
-        with patience(general):
-            assert run_arrival(case, algorithm, workers) == wanted, algorithm
+        assert run_arrival(case, algorithm, workers, general_pushes=general) == wanted, algorithm
 
 
 @RELAXED
@@ -56,8 +61,7 @@ def test_event_time_order_does_not_depend_on_the_interleaving(
 ) -> None:
     wanted = expected(case)
     for algorithm in algorithms_for(case):
-        with patience(general):
-            assert run_event_time(case, algorithm, steps=steps) == wanted, algorithm
+        assert run_event_time(case, algorithm, steps=steps, general_pushes=general) == wanted, algorithm
 
 
 @settings(RELAXED, max_examples=examples(60))
@@ -65,8 +69,7 @@ def test_event_time_order_does_not_depend_on_the_interleaving(
 def test_a_key_and_a_band_of_real_size_match_the_oracle(case: generate.JoinCase, workers: int, general: int) -> None:
     wanted = expected(case)
     for algorithm in algorithms_for(case):
-        with patience(general):
-            assert run_arrival(case, algorithm, workers) == wanted, algorithm
+        assert run_arrival(case, algorithm, workers, general_pushes=general) == wanted, algorithm
 
 
 @pytest.mark.parametrize("keys", generate.BANDS + generate.REAL, ids=lambda k: k.name)
@@ -77,5 +80,29 @@ def test_every_key_type_in_a_band(keys: generate.KeyDomain, data: st.DataObject)
     case, general = data.draw(generate.cases(kinds=((keys,), (keys,)))), data.draw(GENERAL_PUSHES)
     wanted = expected(case)
     for algorithm in algorithms_for(case):
-        with patience(general):
-            assert run_arrival(case, algorithm) == wanted, algorithm
+        assert run_arrival(case, algorithm, general_pushes=general) == wanted, algorithm
+
+
+EXTREMES = [sign * (2**63 - 1) + step for sign, steps in ((-1, (-1, 0, 3)), (1, (-3, -1, 0))) for step in steps]
+
+
+@settings(RELAXED, max_examples=examples(80))
+@given(
+    case=generate.cases(kinds=((generate.EQUIS[0],), ())),
+    times=st.lists(st.sampled_from([*EXTREMES, -4, 0, 2]), min_size=40, max_size=40),
+    length=st.sampled_from([0, 4, 2**40, 2**62 - 1]),
+    ascending=st.booleans(),
+    general=GENERAL_PUSHES,
+)
+def test_windows_at_the_ends_of_time_match_the_oracle(
+    case: generate.JoinCase, times: list[int], length: int, ascending: bool, general: int
+) -> None:
+    """Sums and differences of times there are beyond 64 bits."""
+    events = [
+        replace(event, ts=time, row={**event.row, "t": time}) for event, time in zip(case.events, times, strict=False)
+    ]
+    events = generate.each_side_ascending(events) if ascending else events
+    case = replace(case, spec=replace(case.spec, window=TimeWindow(length)), events=tuple(events))
+    wanted = expected(case)
+    for algorithm in algorithms_for(case):
+        assert run_arrival(case, algorithm, general_pushes=general) == wanted, algorithm

@@ -118,7 +118,10 @@ def test_a_push_has_the_columns_of_the_result_once_they_are_known() -> None:
     learnt = sj.open(spec)
     before = learnt.push(left=sides[0].empty_table())
     assert before.num_columns == 0
-    assert b"right side are not known; push it, or give right_schema= to open" in before.schema.metadata[b"streamjoin"]
+    assert (
+        b"right side are not known; push it, if only an empty table, or give right_schema= to open"
+        in before.schema.metadata[b"streamjoin"]
+    )
     assert learnt.push(right=sides[1].empty_table()).schema == given.schema
     untyped = sj.open(spec).push(pa.table({"k": pa.nulls(1)}), sides[1].empty_table())
     assert b"only NULLs" in untyped.schema.metadata[b"streamjoin"]
@@ -324,7 +327,7 @@ def test_advance_takes_times_with_a_zone(time: object) -> None:
 def test_a_time_that_the_finer_unit_cannot_count_is_null_and_not_wrong() -> None:
     left = pa.table({"k": [1, 1], "a": pa.array([dt.date(9999, 12, 31), dt.date(2024, 5, 1)])})
     right = pa.table({"k": [1], "b": pa.array([dt.datetime(2024, 1, 1)], pa.timestamp("ns"))})
-    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(5), time=("a", "b"))
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(5), time=("a", "b"), order="arrival")
     with sj.open(spec) as join:
         assert join.push(left, right)["result_time"].cast(pa.timestamp("us")).to_pylist() == [
             None,
@@ -345,15 +348,15 @@ def test_result_time_is_the_later_of_the_two() -> None:
 
 
 def test_in_arrival_order_disorder_within_the_grace_is_exact() -> None:
-    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(10), time="t")
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(10), time="t", order="arrival")
     with sj.open(spec) as join:
         join.push(timed((1, 100)), timed())
-        assert join.push(right=timed((1, 500), (1, 3))).num_rows == 1
+        assert join.push(right=timed((1, 500), (1, 91), (1, 3), (1, 109), (1, 90))).num_rows == 3
         assert join.metrics()["late"] == 0
 
 
 def test_in_arrival_order_state_is_bounded_and_stragglers_are_late() -> None:
-    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(10), time="t")
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(10), time="t", order="arrival")
     n = 8 * GRACE
     table = pa.table({"k": np.arange(n), "t": np.arange(n)})
     with sj.open(spec) as join:
@@ -369,7 +372,7 @@ def test_what_is_late_does_not_depend_on_the_cut(cut: int) -> None:
     n = 5 * GRACE
     ticks = np.arange(n) - rng.integers(0, 3, n) * rng.integers(0, 2 * GRACE, n)
     cut = max(cut, 7)
-    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(50), time="t")
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(50), time="t", order="arrival")
     table = pa.table({"k": rng.integers(0, n, n), "t": ticks})
     with sj.open(spec) as join:
         join.push(table, table)
@@ -451,3 +454,17 @@ def test_metrics_tell_the_bytes_of_window_and_index_per_tuple() -> None:
         # A key and a position, with room to spare.
         assert 8 <= figures["index_bytes_per_tuple"] <= most
         assert figures["window_bytes_per_tuple"] >= 8
+
+
+def test_a_join_says_what_it_is() -> None:
+    spec = sj.JoinSpec(on=sj.Equi("x", "a"), window=("10 rows", "20 rows"))
+    with sj.open(spec, left_schema=pa.schema([("x", pa.int64())])) as join:
+        what = "Join inner on l.x = r.a, window 10 tuples and 20 tuples, arrival"
+        assert repr(join) == f"<{what}; no algorithm yet; 0 left and 0 right rows in the windows>"
+        join.push(left(1, 2), right(2))
+        assert repr(join) == f"<{what}; algorithm nested_loop; 2 left and 1 right rows in the windows>"
+    assert repr(join).endswith("rows in the windows; closed>")
+    match = sj.JoinSpec(on="x", match=sj.AsOf(tolerance=5), time="t", order="event_time", how="left")
+    assert repr(sj.open(match)).startswith(
+        "<Join left on l.x = r.x, as of backward, tolerance 5 time units, event_time;"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,15 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.joins import auto
-from streamjoin.joins.engine.compiled_step import patience
 from streamjoin.joins.engine.driver import Join
+from streamjoin.testing import oracle
+from streamjoin.windows.workers import Workers
 from tests.deadlock import no_deadlock
-from tests.failing import failed_everywhere
+from tests.failing import failed_at, failed_everywhere
+from tests.joins.opened import opened
+from tests.seeds import THOROUGH, crossed
+
+pytestmark = pytest.mark.slow
 
 REQUESTS = [
     request
@@ -49,17 +55,17 @@ def figures(join: Join) -> dict[str, Any]:
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
 def test_a_push_that_fails_at_any_step_changes_nothing(request_: auto.AlgorithmRequest) -> None:
     spec = sj.JoinSpec(on=sj.Equi("k") & sj.Theta("l.b <> 7 OR r.b <> 7"), window=sj.CountWindow(WINDOW))
+    general = 0 if request_.algorithm in ("indexed", "nested_loop") else 1_000
     with (
         no_deadlock(300),
-        patience(0 if request_.algorithm in ("indexed", "nested_loop") else 1_000),
-        sj.open(spec, request_.algorithm, 2, index=request_.index) as join,
+        opened(general, spec, request_.algorithm, 2, request_.index) as join,
         sj.open(spec, "nested_loop") as twin,
     ):
         for seed in (1, 2):
             join.push(rows(30, seed), rows(30, seed + 10))
             twin.push(rows(30, seed), rows(30, seed + 10))
-        # Every 23rd line: the failures walk through the push as well as all of its lines would, in less time.
-        result, failures = failed_everywhere(lambda: join.push(rows(25, 3), rows(25, 13)), 23)
+        # Some lines: the failures walk through the push as well as all of its lines would, in less time.
+        result, failures = failed_everywhere(lambda: join.push(rows(25, 3), rows(25, 13)), 23 if THOROUGH else 61)
         assert failures > 5
         assert result.equals(twin.push(rows(25, 3), rows(25, 13)))
         assert figures(join) == figures(twin)
@@ -67,13 +73,13 @@ def test_a_push_that_fails_at_any_step_changes_nothing(request_: auto.AlgorithmR
 
 
 def test_a_small_push_that_fails_at_any_line_changes_nothing() -> None:
-    """The short way of `joins/engine/direct_push.py`."""
+    """The short way of `Operator.join_at_once`."""
     spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW))
-    with patience(0), sj.open(spec, "indexed") as join, sj.open(spec, "nested_loop") as twin:
+    with opened(0, spec, "indexed") as join, sj.open(spec, "nested_loop") as twin:
         for seed in (1, 2):
             join.push(rows(30, seed), rows(30, seed + 10))
             twin.push(rows(30, seed), rows(30, seed + 10))
-        assert join._direct is not None
+        assert join._at_once is not None
         result, failures = failed_everywhere(lambda: join.push(rows(25, 3), rows(25, 13)), 1)
         assert failures > 60
         assert result.equals(twin.push(rows(25, 3), rows(25, 13)))
@@ -81,8 +87,118 @@ def test_a_small_push_that_fails_at_any_line_changes_nothing() -> None:
         assert join.push(rows(30, 4), rows(30, 14)).equals(twin.push(rows(30, 4), rows(30, 14)))
 
 
+Push = Callable[[Join, pa.Table, pa.Table], pa.Table]
+
+
+def as_arrays(table: pa.Table) -> dict[str, Any]:
+    return {name: table[name].to_numpy() for name in ("k", "t", "b", "id")}
+
+
+def fail_with_another_size(join: Join, twin: Join, push: Push, stride: int) -> list[oracle.Event]:
+    """Let pushes of one size fail further on each time, with one of another size behind each; all that was joined.
+
+    What a push keeps for the next one of its size is thus made, left behind by a failure, and used.
+    """
+    events: list[oracle.Event] = []
+    seed, at, failures, done = 3, 1, 0, False
+
+    def both(sizes: tuple[int, int]) -> tuple[pa.Table, pa.Table]:
+        nonlocal seed
+        seed += 1
+        return rows(sizes[0], 2 * seed), rows(sizes[1], 2 * seed + 1)
+
+    def took(pushed: tuple[pa.Table, pa.Table]) -> None:
+        for right, table in enumerate(pushed[: 1 if join.spec.self_join else 2]):
+            events.extend(oracle.Event(bool(right), row, row["t"]) for row in table.to_pylist())
+
+    while not done:
+        # A push that is larger, one that is smaller, and one with the same number of tuples on other sides.
+        sizes = ((9, 8), (3, 2), (6, 5), (5, 6))[failures % 4]
+        pushed = both(sizes)
+        results = failed_at(lambda pushed=pushed: push(join, *pushed), at, failures)  # type: ignore[misc]
+        done = bool(results)
+        if results:
+            assert results[0].equals(push(twin, *pushed)), at
+            took(pushed)
+        pushed = both((6, 5) if failures % 3 else sizes)
+        assert push(join, *pushed).equals(push(twin, *pushed)), at
+        took(pushed)
+        assert figures(join) == figures(twin), at
+        failures += not done
+        at += stride
+    assert failures > 5
+    return events
+
+
+PATHS: dict[str, tuple[sj.JoinSpec, str, int, int]] = {
+    "direct": (sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW)), "indexed", 0, 1),
+    "compiled": (
+        sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(40), time="t", order="arrival", lateness=2), "indexed", 0, 3,
+    ),
+    "compiled, with a test": (
+        sj.JoinSpec(on=sj.Equi("k") & sj.Theta("l.b <> 7 OR r.b <> 7"), window=sj.CountWindow(WINDOW)), "indexed", 0, 3,
+    ),
+    "compiled, without an index": (
+        sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(WINDOW)), "sweep", 0, 3,
+    ),
+    "compiled, in event time": (
+        sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(40), time="t", order="event_time"), "indexed", 0, 7,
+    ),
+    "compiled self-join": (
+        sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW), self_join=True), "indexed", 0, 3
+    ),
+    "general": (sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW)), "indexed", 1_000_000, 7),
+    "general, several workers": (sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW)), "sweep", 1_000_000, 11),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "arrays"), crossed([(path,) for path in PATHS], [False, True]))
+def test_a_push_that_fails_leaves_nothing_for_those_of_other_sizes(path: str, arrays: bool) -> None:
+    spec, algorithm, pushes, stride = PATHS[path]
+
+    def push(join: Join, left: pa.Table, right: pa.Table) -> pa.Table:
+        if arrays:
+            left, right = (as_arrays(table.drop_null()) for table in (left, right))
+        return join.push(left) if spec.self_join else join.push(left, right)
+
+    with no_deadlock(300), sj.open(spec, "nested_loop") as twin:
+        join = opened(pushes, spec, algorithm, 2 if "several" in path else 1)
+        for each in (join, twin):
+            push(each, rows(20, 6), rows(20, 7))
+        assert (join._at_once is not None) == (path == "direct")
+        fail_with_another_size(join, twin, push, stride)
+        assert join.close().equals(twin.close())
+
+
+def test_rows_behind_a_failure_are_those_of_a_plain_loop() -> None:
+    """A push that failed where its memory was made once left rows out of all that followed."""
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW))
+    pairs: list[tuple[int, int]] = []
+
+    def push(join: Join, left: pa.Table, right: pa.Table) -> pa.Table:
+        result = join.push(left, right)
+        if join is tested:
+            pairs.extend(zip(result["id_left"].to_pylist(), result["id_right"].to_pylist(), strict=True))
+        return result
+
+    with opened(0, spec, "indexed") as tested, sj.open(spec, "nested_loop") as twin:
+        for each in (tested, twin):
+            each.push(rows(1, 6).slice(0, 0), rows(1, 7).slice(0, 0))
+        events = fail_with_another_size(tested, twin, push, 2)
+    wanted: list[tuple[int, int]] = []
+    seen: tuple[list[oracle.Event], list[oracle.Event]] = ([], [])
+    for event in events:
+        for other in seen[not event.right][-WINDOW:]:
+            if oracle.equal(event.row["k"], other.row["k"]):
+                left, right = (other, event) if event.right else (event, other)
+                wanted.append((left.row["id"], right.row["id"]))
+        seen[event.right].append(event)
+    assert len(wanted) > 500
+    assert pairs == wanted
+
+
 EVENT_TIME = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(20), time="t", order="event_time", lateness=2)
-UNGATED = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(20), time="t", lateness=2)
+UNGATED = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(20), time="t", order="arrival", lateness=2)
 SELF = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(30), self_join=True)
 
 
@@ -112,8 +228,8 @@ def calls(spec: sj.JoinSpec) -> list[Callable[[Join], pa.Table]]:
 @pytest.mark.parametrize("algorithm", ["sweep", "indexed"])
 @pytest.mark.parametrize("spec", [EVENT_TIME, UNGATED, SELF], ids=["event_time", "arrival", "self_join"])
 def test_any_call_that_fails_at_any_step_changes_nothing(spec: sj.JoinSpec, algorithm: str) -> None:
-    with patience(0 if algorithm == "indexed" else 1_000):
-        fail_every_call(sj.open(spec, algorithm), sj.open(spec, algorithm), spec)
+    general = 0 if algorithm == "indexed" else 1_000
+    fail_every_call(opened(general, spec, algorithm), opened(general, spec, algorithm), spec)
 
 
 def fail_every_call(join: Join, twin: Join, spec: sj.JoinSpec) -> None:
@@ -177,6 +293,23 @@ def test_a_failure_in_a_thread_changes_nothing(
         with sj.open(spec, "nested_loop") as twin:
             twin.push(rows(30, 1), rows(30, 11))
             assert join.push(rows(30, 2), rows(30, 12)).equals(twin.push(rows(30, 2), rows(30, 12)))
+
+
+@pytest.mark.parametrize("algorithm", ["indexed", "scalejoin"])
+def test_an_interrupt_while_a_step_is_undone_comes_after_it(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step with too many rows is undone and cut, so that even the first Ctrl-C may come there."""
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(WINDOW))
+    settle = Workers.settle
+    with sj.open(spec, algorithm) as join, sj.open(spec, "nested_loop") as twin:
+        for each in (join, twin):
+            each.push(rows(30, 1), rows(30, 11))
+        tables = join.push_iter(rows(30, 2), rows(30, 12), batch_rows=7)
+        with monkeypatch.context() as patch:
+            patch.setattr(Workers, "settle", lambda self: (settle(self), signal.raise_signal(signal.SIGINT)))
+            with pytest.raises(KeyboardInterrupt):
+                next(tables)
+        assert pa.concat_tables(tables).equals(twin.push(rows(30, 2), rows(30, 12)))
+        assert join.push(rows(30, 3), rows(30, 13)).equals(twin.push(rows(30, 3), rows(30, 13)))
 
 
 def test_what_cannot_be_undone_breaks_the_join_for_good(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.joins.parallel.handshake_chain import RING, SideLog, facts_of
-from streamjoin.kernels.handshake.meet import WORD_ROWS
+from streamjoin.handshake.chain import RING, SideLog, facts_of
+from streamjoin.handshake.kernels.meet import WORD_ROWS
 from streamjoin.windows.crew import live
 from tests.deadlock import no_deadlock
 from tests.joins.handshake_runs import SYSTEMS, check
@@ -34,6 +34,7 @@ def test_random_runs_give_the_oracles_rows(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_runs_hold_with_yields_forced_at_every_shared_access() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.joins.handshake_runs", "30", "7"],
@@ -42,6 +43,7 @@ def test_runs_hold_with_yields_forced_at_every_shared_access() -> None:
     assert done.stdout == "held\n", done.stderr
 
 
+@pytest.mark.slow
 def test_runs_hold_with_the_jit_off() -> None:
     program = (
         "from tests.joins.handshake_runs import SYSTEMS, check\n"

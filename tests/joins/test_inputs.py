@@ -196,7 +196,7 @@ def test_rows_may_be_dicts() -> None:
         (pl.LazyFrame({"k": [1]}), "collect"),
         (pl.DataFrame({"k": pl.Series([1], dtype=pl.Int128)}), "Arrow can't read"),
         (pd.DataFrame({"k": [1, "a"]}), "has no Arrow form"),
-        (pd.DataFrame([[1, 2]], columns=["k", "k"]), "has no Arrow form"),
+        (pd.DataFrame([[1, 2]], columns=["k", "k"]), "more than one column 'k'"),
         (pd.DataFrame({"k": [1]}).set_index("k"), "'k' is the index of the left frame.*reset_index"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
@@ -241,3 +241,39 @@ def test_readers_are_read() -> None:
     table = pa.table({"k": [1, 2]})
     with sj.open(SPEC) as join:
         assert join.push(pa.RecordBatchReader.from_batches(table.schema, table.to_batches()), RIGHT).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["k", "k"]), "more than one column 'k': rename one"),
+        (pd.DataFrame([[1, 2, 3]], columns=["k", 0, "0"]), "more than one column '0': rename one"),
+        (pd.DataFrame({"k": [1], "s": pd.arrays.SparseArray([0])}), r"'s' is sparse; push column.sparse.to_dense\(\)"),
+        (
+            pd.DataFrame({"k": [1], "z": [1j]}),
+            "'z' is complex128, for which Arrow has no type; push real and imaginary",
+        ),
+        (pd.DataFrame({"k": [1], "v": [2**70]}), f"'v' has a whole number beyond 64 bits, {2**70}; make them texts"),
+        (pd.DataFrame({"k": [1, 2], "v": [1, "x"]}), "'v' is object: .*Give it values of one type"),
+        ([{"k": 1, "v": 2**70}], f"'v' in left's rows has a whole number beyond 64 bits, {2**70}"),
+        ({"k": np.array([1]), "v": np.array([2**70], object)}, "'v' of left is NumPy object, with a whole number"),
+        ({"k": np.array([1]), "z": np.array([1j])}, "'z' of left is NumPy complex128, for which Arrow has no type"),
+        (pa.table([[1], [2]], ["k", "k"]), "left side has more than one column 'k': rename one"),
+        (pa.table([[1], [2], [3]], ["k", "v", "v"]), "left side has more than one column 'v': rename one"),
+    ],
+    ids=str,
+)
+def test_what_has_no_arrow_form_is_named_with_what_to_do(frame: Any, message: str) -> None:
+    with sj.open(SPEC) as join:
+        with pytest.raises(sj.InputError, match=message):
+            join.push(frame)
+        assert join.push(pd.DataFrame({"k": [1]}), RIGHT).num_rows == 1
+
+
+def test_a_number_beyond_64_bits_in_a_later_push() -> None:
+    for later in (pd.DataFrame({"k": [1], "v": [2**70]}), {"k": np.array([1]), "v": np.array([2**70], object)}):
+        with sj.open(SPEC) as join:
+            join.push(pa.table({"k": [1], "v": ["x"]}), RIGHT)
+            with pytest.raises(sj.InputError, match=r"beyond 64 bits|NumPy object"):
+                join.push(later)
+            assert join.push(pa.table({"k": [2], "v": ["y"]})).num_rows == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -148,3 +149,96 @@ def test_conditions_on_intervals_are_those_of_duckdb(on: Any, sql: str) -> None:
     result = joined(sj.JoinSpec(on=on, window=sj.CountWindow(N)), l, r)
     assert sorted(pairs(result)) == sorted(answer(f"SELECT l.a, r.b FROM l JOIN r ON {sql}", l, r))
     assert result.num_rows > 100
+
+
+DAY = 86_400 * 10**9
+
+
+def centuries(seed: int) -> tuple[pa.Table, pa.Table]:
+    """Two tables with times of all that nanoseconds can count, from 1677 to 2262, and their ends."""
+    rng = np.random.default_rng(seed + FRESH)
+    sides = []
+    for name in "ab":
+        times = rng.integers(-(2**63) + 1, 2**63 - 1, N, endpoint=True)
+        times[:8] = [-(2**63) + 1, -(2**63) + 5, -1, 0, 1, 2**63 - 6, 2**63 - 2, 2**63 - 1]
+        times = np.unique(times)
+        columns = {"k": rng.integers(0, 3, times.size), "t": pa.array(times, pa.timestamp("ns"))}
+        sides.append(pa.table({**columns, name: np.arange(times.size)}))
+    return sides[0], sides[1]
+
+
+def run_live(spec: sj.JoinSpec, left: pa.Table, right: pa.Table) -> pa.Table:
+    with sj.live(spec, left_schema=left.schema, right_schema=right.schema, result_rows=1 << 20) as join:
+        for side, table in (("left", left), ("right", right)):
+            join.source(side).push(table)
+        join.close()
+        return pa.Table.from_batches(list(join))
+
+
+@pytest.mark.parametrize("days", [50_000, 70_000, 106_751, 106_752, 150_000, 213_503, 213_504, 300_000])
+def test_windows_of_centuries_are_those_of_duckdb(days: int) -> None:
+    """A window of nanoseconds was once cut to 146 years without a word."""
+    left, right = centuries(days)
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.TimeWindow(f"{days} days"), time="t", order="event_time")
+    # As numbers: DuckDB takes the first and the last nanosecond for infinite.
+    numbers = [table.set_column(1, "t", table["t"].cast(pa.int64())) for table in (left, right)]
+    apart = f"l.k = r.k AND abs(l.t::HUGEINT - r.t::HUGEINT) <= {days * DAY}"
+    wanted = sorted(answer(f"SELECT a, b FROM l JOIN r ON {apart}", *numbers))
+    assert len(wanted) > 10_000
+    assert sorted(pairs(joined(spec, left, right))) == wanted
+    for algorithm in ("indexed", "nested_loop", "sweep"):
+        with sj.open(spec, algorithm) as join:
+            result = pa.concat_tables([join.push(left, right), join.close()])
+        assert sorted(pairs(result)) == wanted, algorithm
+    assert sorted(pairs(run_live(spec, left, right))) == wanted
+    lonely = answer(f"SELECT a FROM l WHERE NOT EXISTS (FROM r WHERE {apart}) ORDER BY a", *numbers)
+    assert [(a,) for a in sorted(joined(replace(spec, how="anti"), left, right)["a"].to_pylist())] == lonely
+
+
+@pytest.mark.parametrize("days", [1, 70_000, 106_751])
+@pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
+def test_tolerances_of_centuries_are_those_of_pandas(direction: Any, days: int) -> None:
+    left, right = centuries(days)
+    spec = sj.JoinSpec(
+        on=sj.Equi("k"), match=sj.AsOf(direction, f"{days} days"), time="t", order="event_time", how="left"
+    )
+    frame = pd.merge_asof(
+        left.to_pandas(), right.to_pandas(), on="t", by="k", direction=direction, tolerance=pd.Timedelta(days=days)
+    )
+    wanted = [(a, None if pd.isna(b) else int(b)) for a, b in zip(frame["a"], frame["b"], strict=True)]
+    assert pairs(joined(spec, left, right)) == wanted
+    assert pairs(run_live(spec, left, right)) == wanted
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+def test_a_tolerance_beyond_all_distances_is_none(direction: Any) -> None:
+    """Sparse keys over all of int64: the partner may be further away than an int64 can say."""
+    left = pa.table({"k": [1, 2, 3], "t": [2**63 - 1, 2**63 - 1, -(2**63)], "a": [0, 1, 2]})
+    right = pa.table({"k": [1, 3, 2], "t": [-(2**63), 2**63 - 1, 2**63 - 2], "b": [0, 1, 2]}).sort_by("t")
+    wanted = {"backward": [(0, 0), (1, 2), (2, None)], "forward": [(0, None), (1, None), (2, 1)]}[direction]
+    for tolerance in (2**64 - 1, 2**64, 10**40):
+        for on in (sj.Equi("k"), sj.Band("k", "k", 0)):
+            with sj.open(as_of(direction, tolerance, True, on=on)) as join:
+                result = pa.concat_tables([join.push(left.sort_by("t"), right), join.close()])
+            assert sorted(pairs(result)) == wanted, (tolerance, on)
+    with sj.open(as_of(direction, 2**64 - 2, True)) as join:
+        result = pa.concat_tables([join.push(left.sort_by("t"), right), join.close()])
+    assert sorted(pairs(result)) == [(a, None if b in (0, 1) else b) for a, b in wanted]
+
+
+def test_a_pair_from_1850_and_2020() -> None:
+    """As the documentation of a user's archive would have it."""
+    old, new = pd.Timestamp("1850-01-01"), pd.Timestamp("2020-01-01")
+    left, right = pd.DataFrame({"k": [1], "t": [new], "a": [0]}), pd.DataFrame({"k": [1], "t": [old], "b": [0]})
+    for arguments in (
+        {"window": sj.TimeWindow("70000 days")},
+        {"window": sj.TimeWindow("70000 days"), "order": "arrival"},
+        {"match": sj.AsOf("backward", "70000 days")},
+        {"match": sj.AsOf("backward", "1 day"), "lateness": "70000 days", "expected": 0},
+        {"window": sj.TimeWindow("60000 days"), "expected": 0},
+    ):
+        expected = arguments.pop("expected", 1)
+        spec = sj.JoinSpec(on=sj.Equi("k"), time="t", **{"order": "event_time", **arguments})  # type: ignore[arg-type]
+        with sj.open(spec) as join:
+            rows = join.push(right=right).num_rows + join.push(left=left).num_rows + join.close().num_rows
+        assert rows == expected, arguments

@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
-from streamjoin.joins.engine.compiled_step import patience
 from streamjoin.joins.live.consumer import Consumer
-from streamjoin.joins.live.driven_join import DrivenJoin
-from streamjoin.joins.live.inbox import Call
-from streamjoin.joins.live.runner import Setup
+from streamjoin.joins.live.driven import DrivenJoin
+from streamjoin.joins.live.runner import Call, Setup
 from streamjoin.model.binding import bind
 from streamjoin.testing import cases as generate
-from streamjoin.testing.conformance import algorithms_for, expected, ids, table
+from streamjoin.testing.conformance import algorithms_for, ids, table
 from tests.deadlock import no_deadlock
 from tests.joins.live_runs import check_punctuations, opened, pairs_of, push_arrival, push_event_time, read_all
+from tests.oracles.expected import expected
 from tests.seeds import examples
 
 RELAXED = settings(
@@ -111,8 +110,7 @@ def test_rows_carry_the_position_of_their_later_tuple(case: generate.JoinCase, p
     """In the general way and by compiled steps."""
     place = {event.row["id"]: number for number, event in enumerate(case.events)}
     setup = Setup(case.spec, bind(case.spec, *case.schemas), AlgorithmRequest(), 1, None, 100, 100_000, 7)
-    with patience(pushes):
-        join = DrivenJoin(setup, case.schemas)
+    join = DrivenJoin(setup, case.schemas, pushes)
     pairs, later, arrived = [], [], []
     for begin, end in pairwise((0, *case.cuts, len(case.events))):
         calls = [

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
-from streamjoin.joins.live.driven_join import DrivenJoin
-from streamjoin.joins.live.idle import ManualClock
-from streamjoin.joins.live.inbox import Call
-from streamjoin.joins.live.registry import RUNNERS
-from streamjoin.joins.live.runner import Setup
+from streamjoin.joins.live.driven import DrivenJoin
+from streamjoin.joins.live.runner import Call, Setup
+from streamjoin.joins.registry import KINDS
 from streamjoin.model.binding import bind
 from streamjoin.testing.cases import JoinCase
-from streamjoin.testing.conformance import algorithms_for, expected, ids, placed, table
-from streamjoin.testing.kind_cases import as_of_cases, interval_cases, kind_cases
+from streamjoin.testing.clock import ManualClock
+from streamjoin.testing.conformance import algorithms_for, ids, table
 from tests.joins.live_runs import check_punctuations, ending, opened, pairs_of, push_arrival, push_event_time, read_all
+from tests.oracles.expected import expected, placed
+from tests.oracles.kind_cases import as_of_cases, interval_cases, kind_cases
 from tests.seeds import examples
 
 RELAXED = settings(
@@ -178,7 +178,7 @@ def test_unmatched_tuples_without_columns_are_an_error_and_not_lost() -> None:
     join.stop()
 
 
-@pytest.mark.parametrize("algorithm", sorted(RUNNERS))
+@pytest.mark.parametrize("algorithm", sorted(name for name, kind in KINDS.items() if kind.live))
 def test_algorithms_with_threads_of_their_own_run_other_kinds_behind_the_driver(algorithm: str) -> None:
     spec = sj.JoinSpec(on=sj.Equi("k"), window=sj.CountWindow(5), how="full")
     with sj.live(spec, algorithm, 2, **SCHEMAS) as join:

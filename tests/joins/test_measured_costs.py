@@ -10,8 +10,7 @@ import streamjoin as sj
 from streamjoin.joins import auto
 from streamjoin.joins.cost import algorithm_cost
 from streamjoin.joins.engine import adapting
-from streamjoin.joins.engine.direct_push import DirectPush
-from streamjoin.joins.engine.measured_costs import MeasuredCosts
+from streamjoin.joins.engine.adapting import MeasuredCosts
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.registry import AlgorithmChoice
 
@@ -84,7 +83,7 @@ def test_a_move_that_does_not_pay_is_undone_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(auto, "_MOVING_NS", 45.0)
     # Every push is looked at.
     monkeypatch.setattr(adapting, "_TUPLES", 1)
-    monkeypatch.setattr(DirectPush, "of", lambda *_: None)
+    monkeypatch.setattr(Operator, "at_once", lambda *_: None)
     monkeypatch.setattr(auto, "is_compiled", lambda _: True)
     spec = sj.JoinSpec(on=sj.Band("x", "x", 3), window=sj.CountWindow(1 << 16))
     rng = np.random.default_rng(0)

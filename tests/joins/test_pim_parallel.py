@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.indexes.pim_shared import SharedPimTree
-from streamjoin.joins.parallel.pim_parallel_crew import SharedJoin, Tuples
-from streamjoin.kernels.pim_parallel import work_queue as q
+from streamjoin.pim_tree.crew import SharedJoin, Tuples
+from streamjoin.pim_tree.kernels import work_queue as q
+from streamjoin.pim_tree.shared import SharedPimTree
 from tests.deadlock import no_deadlock
 from tests.joins.pim_parallel_runs import Stream, check, digest, expected, joined, piece
 
@@ -114,7 +114,7 @@ def test_rows_and_order_are_those_of_the_sweep(workers: int, options: dict[str, 
     "spec",
     [
         sj.JoinSpec(on=sj.Band("k", "k", 40) & sj.Theta("l.v < r.v"), window=sj.CountWindow(1_500)),
-        sj.JoinSpec(on=sj.Band("k", "k", 40), window=sj.TimeWindow(700), time="id"),
+        sj.JoinSpec(on=sj.Band("k", "k", 40), window=sj.TimeWindow(700), time="id", order="arrival"),
         sj.JoinSpec(on=sj.Band("k", "k", 9_000), window=(sj.CountWindow(50), sj.CountWindow(900))),
     ],
     ids=["residual", "time", "asymmetric"],

@@ -15,8 +15,8 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.joins.engine.refine import Refinement
-from streamjoin.joins.parallel import scalejoin
 from streamjoin.model.errors import SpecError
+from streamjoin.scalejoin import join as scalejoin
 from tests.deadlock import no_deadlock
 from tests.joins.scalejoin_runs import check_runs
 
@@ -89,6 +89,7 @@ def test_small_runs_match_the_oracle_while_threads_come_and_go() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_small_runs_hold_with_yields_forced_at_every_access() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.joins.scalejoin_runs", "80"],
@@ -108,7 +109,7 @@ def test_an_error_in_a_thread_reaches_the_caller_and_stops_the_others(
             raise RuntimeError("no more")
         return real(self, probes, seqs)
 
-    with no_deadlock(60), sj.open(SPEC, "scalejoin", workers, index="btree") as join:
+    with no_deadlock(), sj.open(SPEC, "scalejoin", workers, index="btree") as join:
         monkeypatch.setattr(Refinement, "__call__", broken)
         with pytest.raises(RuntimeError, match="no more"):
             join.push(tuples(0), tuples(1))
@@ -126,7 +127,7 @@ def test_an_error_while_shares_are_scanned_leaves_the_join_usable(
     def broken(*_: object) -> None:
         raise RuntimeError("no more")
 
-    with no_deadlock(60), sj.open(spec, "scalejoin", workers) as join, sj.open(spec, "nested_loop") as other:
+    with no_deadlock(), sj.open(spec, "scalejoin", workers) as join, sj.open(spec, "nested_loop") as other:
         with monkeypatch.context() as patched:
             for name in ("count", "__call__"):
                 patched.setattr(Refinement, name, broken)

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from streamjoin.indexes import sorted_runs
 from streamjoin.indexes.sorted_runs import SortedRuns, settle
 from streamjoin.joins.base import Chunk, SidePart
-from streamjoin.joins.batch import packed_pairs, scans, sorted_probes, sweep
+from streamjoin.joins.batch import nested_loop, packed_pairs, sweep
 from streamjoin.joins.batch.packed_pairs import PackedPairs, bucket_ranges, ordered_pieces
-from streamjoin.joins.engine import shared_places
-from streamjoin.joins.parallel import pim_parallel
+from streamjoin.joins.engine import operator
+from streamjoin.pim_tree import join as pim_parallel
 from streamjoin.testing import cases as generate
-from streamjoin.testing.conformance import algorithms_for, expected, run_arrival
+from streamjoin.testing.conformance import algorithms_for, run_arrival
 from streamjoin.windows import buffer, store
 from streamjoin.windows.encoding import Encoded
 from streamjoin.windows.workers import Workers
+from tests.oracles.expected import expected
 from tests.seeds import examples
 
 SHARED = ("sweep", "interval", "nested_loop", "scalejoin", "pim_parallel", "low_latency_handshake")
@@ -31,10 +32,10 @@ SHARED = ("sweep", "interval", "nested_loop", "scalejoin", "pim_parallel", "low_
 def share_everything() -> Iterator[None]:
     """Every step is worth a thread, blocks hold a few pairs, and few pairs are many."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sorted_runs, sorted_probes, packed_pairs, store, buffer, pim_parallel, shared_places):
+        for module in (sorted_runs, sweep, packed_pairs, store, buffer, pim_parallel, operator):
             patch.setattr(module, "_LEAST_PART", 1)
         patch.setattr(sweep, "LEAST_PART", 1)
-        patch.setattr(scans, "_ROOM", 2)
+        patch.setattr(nested_loop, "_ROOM", 2)
         patch.setattr(packed_pairs, "_PAIRS_PER_BUCKET", 2)
         patch.setattr(PackedPairs, "CAPACITY", 3)
         yield

@@ -74,7 +74,7 @@ def pushed(join: sj.Join, table: pa.Table) -> list[dict[str, Any]]:
     ids=str,
 )
 def test_where_a_table_comes_from_compiles_nothing_anew(on: Any, algorithm: str) -> None:
-    spec = sj.JoinSpec(on=on, window=sj.TimeWindow("1 second"), time="t")
+    spec = sj.JoinSpec(on=on, window=sj.TimeWindow("1 second"), time="t", order="arrival")
     with sj.open(spec, algorithm) as join:
         # Twice, because the second push meets a window that holds something.
         expected = [pushed(join, rows(9)) for _ in range(2)]

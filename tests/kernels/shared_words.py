@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streamjoin.kernels import atomics
-from streamjoin.kernels.crew import lock, try_lock, unlock
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake import spsc
-from streamjoin.kernels.machine import I64
+from streamjoin.handshake.kernels import spsc
+from streamjoin.jit import atomics
+from streamjoin.jit.crew import lock, try_lock, unlock
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 
 COUNTER, LOCK, GUARDED, INSIDE, WORST = 0, 8, 16, 17, 18
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.pim_parallel.ordering import order_matches
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.pim_tree.kernels.task import order_matches
 
 GAP = 8
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from streamjoin._arrays import Array
-from streamjoin.kernels import calls
-from streamjoin.kernels.calls import Cut, Each, KernelCalls, Own, Row
-from streamjoin.kernels.flags import kernel
+from streamjoin.jit import calls
+from streamjoin.jit.calls import Cut, Each, KernelCalls, Own, Row
+from streamjoin.jit.flags import kernel
 from streamjoin.windows.workers import Workers, cuts
 from tests.deadlock import no_deadlock
 from tests.failing import failed_everywhere
@@ -154,6 +154,7 @@ workers.close()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("environment", [{"STREAMJOIN_FORCED_YIELDS": "2"}, {"NUMBA_DISABLE_JIT": "1"}])
 def test_calls_under_forced_yields_and_without_the_compiler(environment: dict[str, str]) -> None:
     subprocess.run(

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from streamjoin.jit.compiling import CompileWatch
 from streamjoin.kernels.batch.sorting import lower_bound, sort_entries
-from streamjoin.kernels.compiling import CompileWatch
 
 
 class Terminal(io.StringIO):

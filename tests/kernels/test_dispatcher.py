@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba.core.compiler import Flags
 
-from streamjoin.kernels.dispatcher import KernelFlags
-from streamjoin.kernels.flags import is_compiled, kernel, melted
+from streamjoin.jit.flags import inlined, is_compiled, kernel
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +20,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
 
 
-def kernels(decorate: Any = melted) -> tuple[Any, Any]:
+def kernels(decorate: Any = inlined) -> tuple[Any, Any]:
     @decorate  # type: ignore[untyped-decorator]
     def scale(values: Any, factor: int) -> int:
         return int(values[0] * factor)
@@ -34,7 +32,7 @@ def kernels(decorate: Any = melted) -> tuple[Any, Any]:
     return scale, total
 
 
-@pytest.mark.parametrize("decorate", [kernel, melted])
+@pytest.mark.parametrize("decorate", [kernel, inlined])
 def test_a_kernel_is_compiled_once_for_all_constants(decorate: Any) -> None:
     scale, total = kernels(decorate)
     assert total(np.array([5])) == 30
@@ -65,8 +63,7 @@ def test_an_inner_kernel_can_be_called_from_python_later() -> None:
 PROGRAM = """
 import sys
 import numpy as np
-from streamjoin.kernels.dispatcher import KernelFlags
-from streamjoin.kernels.flags import kernel
+from streamjoin.jit.flags import kernel
 
 @kernel
 def inner(value):
@@ -119,14 +116,3 @@ def test_collection_goes_on_after_a_kernel_was_compiled() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-def test_flags_differ_by_what_numbas_functions_inherit() -> None:
-    plain, inner, other = KernelFlags(), KernelFlags(), KernelFlags()
-    inner.no_cpython_wrapper = True
-    other.error_model = "numpy"
-    assert plain == inner
-    assert hash(plain) == hash(inner) == hash(other) == hash(Flags())
-    assert plain != other
-    assert plain == Flags()
-    assert inner != Flags()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamjoin.kernels import machine
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.trees.entries import order_group, order_matches
+from benchmarks.papers.bw_tree.join import order_group
+from streamjoin.jit import machine
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.kernels.trees.entries import order_matches
 
 
 @kernel

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import numpy as np
 from numba import config
@@ -38,6 +40,7 @@ print("all", len(CASES))
 """
 
 
+@pytest.mark.slow
 def test_kernels_run_without_the_jit() -> None:
     root = Path(__file__).parents[2]
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(root)}

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from streamjoin.kernels import machine
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
+from streamjoin.jit import machine
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 
 EXTREMES = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
 

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.shared_queries import sets as shared_sets
-from streamjoin.kernels.shared_queries.probe import (
+from streamjoin.queries.kernels import sets as shared_sets
+from streamjoin.queries.kernels.probe import (
     ANY_ORDER,
     BEFORE,
     DONE,

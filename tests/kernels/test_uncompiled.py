@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import numpy as np, pyarrow as pa, streamjoin as sj
+import benchmarks.papers.cell_join
+import benchmarks.papers.three_step
 from numba import config
 rng = np.random.default_rng(int(config.DISABLE_JIT) * 0 + 5)
 table = lambda: pa.table({
@@ -18,7 +22,7 @@ for on in (sj.Band("k", "k", 1), sj.Band("k", "k", 3) & sj.Band("x", "x", 0.5), 
     for window in (sj.CountWindow(25), sj.TimeWindow(6)):
         l, r = table(), table()
         for algorithm in ("nested_loop", "three_step", "cell_join", "sweep"):
-            with sj.open(sj.JoinSpec(on=on, window=window, time="t"), algorithm) as join:
+            with sj.open(sj.JoinSpec(on=on, window=window, time="t", order="arrival"), algorithm) as join:
                 rows = [join.push(l.slice(i, 35), r.slice(i, 35)).to_pydict() for i in (0, 35)]
             print(algorithm, rows)
 ordered = {"time": "t", "order": "event_time", "lateness": 3}
@@ -28,7 +32,7 @@ specs += [sj.JoinSpec(on=sj.Equi("s"), match=sj.AsOf(direction, 4), how="left", 
           for direction in ("backward", "forward", "nearest")]
 specs += [sj.JoinSpec(on="l.k <= r.k", match=sj.AsOf("nearest", 4), **ordered),
           sj.JoinSpec(on=sj.Within("k", "t", "u"), window=sj.CountWindow(25)),
-          sj.JoinSpec(on=sj.Equi("k"), window=windows, time="t", lateness=5, how="left")]
+          sj.JoinSpec(on=sj.Equi("k"), window=windows, time="t", order="arrival", lateness=5, how="left")]
 for spec in specs:
     l, r = table(), table().append_column("u", pa.array(rng.integers(20, 60, 70)))
     with sj.open(spec, "interval" if "Within" in repr(spec.on) else "auto") as join:
@@ -44,12 +48,14 @@ def run(disabled: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_joins_are_the_same_with_the_jit_off() -> None:
     compiled = run("0")
     assert len(compiled) > 1_000
     assert run("1") == compiled
 
 
+@pytest.mark.slow
 def test_a_sweep_over_descending_probes_is_refused_in_a_checked_build() -> None:
     program = (
         "import numpy as np\n"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamjoin.model.expression import nodes as x
 from streamjoin.model.expression.evaluation import Values, from_arrow
 from streamjoin.model.expression.value_kinds import ValueKind
-from streamjoin.testing.row_evaluator import Moment, TimeSpan, rows_of
+from tests.oracles.row_evaluator import Moment, TimeSpan, rows_of
 
 
 def decode(values: Values, shape: tuple[int, ...]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Random conditions and rows, for comparison with the slow evaluator of `streamjoin.testing.row_evaluator`."""
+"""Random conditions and rows, for comparison with the slow evaluator of `tests.oracles.row_evaluator`."""
 
 from __future__ import annotations
 

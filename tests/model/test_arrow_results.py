@@ -14,8 +14,8 @@ from streamjoin.model.expression import nodes as x
 from streamjoin.model.expression.arrow_results import to_arrow
 from streamjoin.model.expression.evaluation import evaluate, from_arrow
 from streamjoin.model.expression.typing_rules import check
-from streamjoin.testing.row_evaluator import as_type, evaluate_row, rows_of
 from tests.model.expression_trees import COLUMNS, SCHEMA, tables, trees
+from tests.oracles.row_evaluator import as_type, evaluate_row, rows_of
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))

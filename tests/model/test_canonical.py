@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from streamjoin.model.expression import nodes as x
 from streamjoin.model.expression.canonical import canonical, conjuncts, renamed
 from streamjoin.model.expression.parsing import parse_condition
-from streamjoin.testing.row_evaluator import evaluate_row, rows_of
 from tests.model.expression_trees import tables, trees
+from tests.oracles.row_evaluator import evaluate_row, rows_of
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

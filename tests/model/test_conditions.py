@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.language.sql import parse
 from streamjoin.cli.join_files import FileJoin
 from streamjoin.config.pipeline_file import read_pipeline
 from streamjoin.model.binding import BoundSpec, bind, condition_text
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.language.sql import parse
 
 LEFT = pa.schema(
     [("k", pa.string()), ("x", pa.int64()), ("p", pa.float64()), ("t", pa.timestamp("us")), ("d", pa.decimal128(9, 2))]

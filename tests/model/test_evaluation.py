@@ -19,9 +19,9 @@ from streamjoin.model.expression.evaluation import evaluate, from_arrow
 from streamjoin.model.expression.nodes import NULL
 from streamjoin.model.expression.parsing import parse_condition
 from streamjoin.model.expression.typing_rules import check
-from streamjoin.testing.row_evaluator import evaluate_row
 from tests.model.evaluated import both_sides, decode, slow_rows
 from tests.model.expression_trees import COLUMNS, CORNERS, SCHEMA, tables, trees
+from tests.oracles.row_evaluator import evaluate_row
 from tests.seeds import examples
 
 SLOW = settings(max_examples=examples(350), deadline=None, suppress_health_check=list(HealthCheck))

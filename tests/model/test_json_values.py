@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc.sinks.kafka_client import json_rows
 from streamjoin.model import json_values
+from streamjoin.queries.sinks.spark import json_rows
 
 _NOON = datetime.datetime(2024, 1, 31, 12, tzinfo=datetime.UTC)
 _COLUMNS: dict[str, tuple[pa.Array, list[Any]]] = {

@@ -20,7 +20,7 @@ from tests.spark.joining import CASES, blueprint, expected, in_process, pairs, s
 OVERFLOW = "offset overflow while concatenating arrays"
 
 
-def _overflow(column: object, places: object) -> None:
+def _overflow(column: object, places: object, missing: object = None) -> None:
     raise pa.ArrowInvalid(OVERFLOW)
 
 
@@ -30,11 +30,16 @@ def test_rows_are_taken_chunk_by_chunk_where_arrow_overflows(monkeypatch: pytest
     table = pa.table({"s": pa.chunked_array([words[:30], [], words[30:31], words[31:]], pa.string()), "n": range(100)})
     places = np.array([rng.randrange(100) for _ in range(250)])
     plain = table.take(pa.array(places))
+    missing = np.where(places % 3 == 0, -1, places)
+    sparse = large_columns.take_or_null(table.column(0), missing)
+    assert sparse.null_count > plain.column(0).null_count
     monkeypatch.setattr(large_columns, "_take", _overflow)
     for most in (1, 100, 1 << 30):
         monkeypatch.setattr(large_columns, "CHUNK_BYTES", most)
         assert large_columns.take_rows(table, places).equals(plain)
         assert large_columns.take_values(table.column(0), places).equals(plain.column(0))
+        assert large_columns.take_or_null(table.column(0), missing).equals(sparse)
+        assert large_columns.take_or_null(table.column(0), places).equals(plain.column(0))
     assert large_columns.take_rows(table, places[:0]).num_rows == 0
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import streamjoin as sj
 from streamjoin.model import durations
+from streamjoin.model.binding import bind
 
 
 @pytest.mark.parametrize(
@@ -147,8 +150,8 @@ COUNT = sj.CountWindow(5)
     [
         ({"on": "a = b"}, "has no qualifier: write l.a or r.a"),
         ({"on": 5}, "on= takes"),
-        ({"window": 5}, "window= takes"),
-        ({"window": (COUNT, 5)}, "window= takes"),
+        ({"window": 5}, r"write CountWindow\(5\) .* or TimeWindow\(5\)"),
+        ({"window": (COUNT, "5")}, r"window='5' has two meanings"),
         ({"window": (COUNT, COUNT, COUNT)}, "window= takes"),
         ({"window": sj.TimeWindow(5)}, "needs a time column"),
         ({"order": "event_time"}, "needs a time column"),
@@ -230,13 +233,38 @@ def test_equalities_in_sql_need_no_tolerance() -> None:
     assert str(sj.AsOf("nearest", "5 seconds", exact=False)) == "nearest, tolerance 5 s, without equal times"
 
 
-def test_an_order_that_is_not_given_is_that_of_the_runtime() -> None:
+def test_an_order_that_is_not_given_is_event_time_wherever_there_is_a_time() -> None:
     spec = sj.JoinSpec(on=EQUI, window=COUNT, time="t", suffixes=["_a", "_b"])  # type: ignore[arg-type]
-    assert spec.order is None
-    assert spec.in_order("event_time").order == "event_time"
-    assert spec.in_order("arrival").in_order("event_time").order == "arrival"
-    assert spec.in_order("arrival").suffixes == ("_a", "_b")
-    assert sj.open(spec).spec.order == "arrival"
+    assert (spec.order, spec.runs_in) == (None, "event_time")
+    assert spec.in_order().order == "event_time"
+    assert spec.in_order().suffixes == ("_a", "_b")
+    assert replace(spec, order="arrival").in_order().order == "arrival"
+    assert replace(spec, time=None).in_order().order == "arrival"
+    schema = pa.schema([("a", pa.int64()), ("t", pa.int64())])
+    assert bind(spec, schema, schema).spec.order == "event_time"
+    with pytest.raises(sj.SpecError, match="order='arrival', window= does"):
+        sj.JoinSpec(on=EQUI, match=sj.AsOf(), window=COUNT, time="t")
+    # Neither needs order='event_time' any more.
+    assert sj.JoinSpec(on=EQUI, window=sj.TimeWindow(5), time="t", how="left").runs_in == "event_time"
+    assert sj.JoinSpec(on=EQUI, match=sj.AsOf("forward", 5), time="t").runs_in == "event_time"
+
+
+@pytest.mark.parametrize("start", [sj.open, sj.live])
+def test_open_and_live_warn_where_the_default_order_has_changed(start: Callable[..., Any]) -> None:
+    spec = sj.JoinSpec(on=EQUI, window=sj.TimeWindow(5), time="t")
+    with pytest.warns(FutureWarning, match="order='arrival' for the old one") as caught:
+        join = start(spec)
+    assert join.spec.order == "event_time"
+    assert [warning.filename for warning in caught] == [__file__]
+    # What was refused in arrival order, or says its order, or has no time, means what it always did.
+    for silent in (
+        replace(spec, order="event_time"),
+        replace(spec, order="arrival"),
+        replace(spec, how="left"),
+        sj.JoinSpec(on=EQUI, match=sj.AsOf("forward", 5), time="t"),
+        sj.JoinSpec(on=EQUI, window=COUNT),
+    ):
+        start(silent)
 
 
 def test_specs_are_frozen_and_comparable() -> None:
@@ -245,3 +273,47 @@ def test_specs_are_frozen_and_comparable() -> None:
     assert hash(spec) == hash(sj.JoinSpec(on=EQUI, window=COUNT))
     with pytest.raises(AttributeError):
         spec.how = "left"  # type: ignore[assignment, misc]
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"on": "sym"}, {"on": sj.Equi("sym")}),
+        ({"on": "größe"}, {"on": sj.Equi("größe")}),
+        ({"on": ["sym", "venue"]}, {"on": sj.Equi("sym") & sj.Equi("venue")}),
+        ({"on": ("sym", sj.Band("px", "bid", 1))}, {"on": sj.Equi("sym") & sj.Band("px", "bid", 1)}),
+        ({"on": ["l.a < r.b"]}, {"on": sj.Theta("l.a < r.b")}),
+        ({"window": "5 s"}, {"window": sj.TimeWindow("5 s")}),
+        ({"window": dt.timedelta(seconds=5)}, {"window": sj.TimeWindow("5 s")}),
+        ({"window": np.timedelta64(5, "s")}, {"window": sj.TimeWindow("5 s")}),
+        ({"window": "1000 rows"}, {"window": sj.CountWindow(1000)}),
+        ({"window": ("1 tuple", "5 s")}, {"window": (sj.CountWindow(1), sj.TimeWindow("5 s"))}),
+        ({"window": ["5 s", COUNT]}, {"window": (sj.TimeWindow("5 s"), COUNT)}),
+    ],
+)
+def test_what_people_type_is_the_same_spec(short: dict[str, Any], long: dict[str, Any]) -> None:
+    common = {"on": EQUI, "window": COUNT, "time": "t"}
+    spec, same = sj.JoinSpec(**common | short), sj.JoinSpec(**common | long)
+    assert spec == same
+    assert hash(spec) == hash(same)
+    assert spec.predicate.terms() == same.predicate.terms()
+    assert spec.windows == same.windows
+
+
+def test_a_text_that_is_no_plain_name_is_sql() -> None:
+    spec = sj.JoinSpec(on="abs(l.px - r.bid) <= 0.25", window=COUNT)
+    assert spec.on == "abs(l.px - r.bid) <= 0.25"
+    assert isinstance(spec.predicate, sj.Theta)
+    for text in ("TRUE", "null"):
+        assert isinstance(sj.JoinSpec(on=text, window=COUNT).predicate, sj.Theta)
+    with pytest.raises(sj.ExpressionError):
+        sj.JoinSpec(on="trade id", window=COUNT)
+    for wrong in (["sym", 5], [], b"sym", [["sym"], None]):
+        with pytest.raises(sj.SpecError, match="on= takes"):
+            sj.JoinSpec(on=wrong, window=COUNT)
+
+
+@pytest.mark.parametrize("wrong", [5, np.int64(5), "5", " 5 "])
+def test_a_bare_number_as_window_names_both_meanings(wrong: object) -> None:
+    with pytest.raises(sj.SpecError, match=r"CountWindow\(5\) for the newest 5 tuples .* TimeWindow\(5\) for 5 units"):
+        sj.JoinSpec(on=EQUI, window=wrong, time="t")

@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamjoin.model.durations import describe, nanoseconds
-from streamjoin.model.expression.temporal import format_interval, parse_interval
+from streamjoin.model.durations import UNITS, describe, nanoseconds, unit_ns
+from streamjoin.model.expression.literals import format_interval, parse_interval
 from streamjoin.model.keys import tick_ns
-from streamjoin.model.time_units import UNITS, unit_ns
 
 _SPELLINGS = (
     "ns nanoseconds us microsecond ms milliseconds s sec secs second m min mins minutes h hr hrs hours d day w weeks"

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from streamjoin.testing.adhoc_oracle import Arrival, Condition, JointWindow, Life, Meaning, Row, Rows, gate_order
 from streamjoin.testing.oracle import equal, within
-from streamjoin.testing.row_evaluator import plain
+from tests.oracles.adhoc_oracle import Arrival, Condition, JointWindow, Life, Meaning, Row, Rows, gate_order
+from tests.oracles.row_evaluator import plain
 
 TIME: Final = "t"
 _STREAMS: Final = ("a", "b", "c")

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from streamjoin.testing.adhoc_cases import (
+from tests.oracles.adhoc_cases import (
     OTHER_TEMPLATES,
     PAIR_TEMPLATES,
     AdhocCase,
@@ -19,8 +19,8 @@ from streamjoin.testing.adhoc_cases import (
     selection_piece,
     window_text,
 )
-from streamjoin.testing.adhoc_kinds_oracle import KindMeaning, KindStep, NearestPartner
-from streamjoin.testing.adhoc_oracle import Condition, JointWindow, Life, Meaning, Rows
+from tests.oracles.adhoc_kinds_oracle import KindMeaning, KindStep, NearestPartner
+from tests.oracles.adhoc_oracle import Condition, JointWindow, Life, Meaning, Rows
 
 _MATCHES = {
     "{} >= {}": ("backward", True),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from streamjoin.testing.adhoc_oracle import Arrival, Condition, JointWindow, Life, Meaning, Places, Row, Rows, results
+from tests.oracles.adhoc_oracle import Arrival, Condition, JointWindow, Life, Meaning, Places, Row, Rows, results
 
 NEVER: Final = 1 << 40
 """No batch."""

@@ -16,9 +16,9 @@ import pyarrow as pa
 from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.window import CountWindow
 from streamjoin.testing import oracle
-from streamjoin.testing.adhoc_oracle import Arrival, Condition, JointWindow, Meaning, Rows
 from streamjoin.testing.cases import float32
-from streamjoin.testing.row_evaluator import Moment, as_type, evaluate_row, rows_of
+from tests.oracles.adhoc_oracle import Arrival, Condition, JointWindow, Meaning, Rows
+from tests.oracles.row_evaluator import Moment, as_type, evaluate_row, rows_of
 
 
 def meaning_of(query: Any) -> Meaning:

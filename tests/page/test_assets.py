@@ -1,11 +1,8 @@
-"""The page's files: small, whole, free of inline code and of anything from elsewhere, and part of the wheel."""
+"""The page's files: small, whole, and free of inline code and of anything from elsewhere."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ import pytest
 import streamjoin
 
 PAGE = Path(streamjoin.__file__).parent / "service" / "page"
-ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in PAGE.iterdir() if path.is_file())
 MOST_BYTES = 200_000
 IMPORT = re.compile(r'from "\./([\w.-]+)"')
@@ -51,11 +47,3 @@ def test_a_strict_content_security_policy_is_possible() -> None:
     for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
         assert forbidden not in code, f"{forbidden} would let data become markup or code"
     assert not re.search(r"\bstyle: [\"`]", code), "a style attribute would be refused"
-
-
-def test_the_wheel_carries_the_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"streamjoin/service/page/{path.name}" for path in FILES} <= held

@@ -161,7 +161,7 @@ def test_wider_edges_carry_more(service: LightService, visit: Visit) -> None:
     node = {"queries": ["q"], "reason": "", **figures}
     nodes = [{**node, "id": name, "kind": "source", "label": name[-1]} for name in rates]
     nodes.append({**node, "id": "join", "kind": "join", "label": "a ⋈ b"})
-    edges = [{"from": name, "to": "join", "rate": rate} for name, rate in rates.items()]
+    edges = [{"from": name, "to": "join", "rows_per_second": rate} for name, rate in rates.items()]
     page = visit("about:blank")
     page.route("**/api/v1/plan*", lambda route: route.fulfill(json={"nodes": nodes, "edges": edges, "decisions": []}))
     page.goto(service.address)
@@ -195,6 +195,7 @@ def test_a_step_keeps_the_focus_whatever_becomes_of_the_plan(service: LightServi
         await Promise.resolve();
     }"""
     page.evaluate(show, plan("a", "b", "join", "sink"))
+    expect(page.locator(".node.is-join")).to_be_visible()
     page.locator(".node.is-join").focus()
     for names, group in ((("join", "sink", "b", "a"), 0), (("b", "join"), 0), (("b", "join", "a"), 1), (("a",), 1)):
         page.evaluate(show, plan(*names, group=group))

@@ -33,7 +33,13 @@ def drawn(page: Page) -> int:
 
 @pytest.mark.parametrize(
     ("queries", "scheme", "looked_at"),
-    [(0, "light", 390), (3, "dark", 1920), (30, "light", 768), (150, "dark", 1280), (500, "light", 1920)],
+    [
+        (0, "light", 390),
+        (3, "dark", 1920),
+        (30, "light", 768),
+        (150, "dark", 1280),
+        pytest.param(500, "light", 1920, marks=pytest.mark.thorough),
+    ],
 )
 def test_any_number_of_queries_at_any_width(
     queries: int, scheme: str, looked_at: int, growing: LightService, visit: Visit, picture: Picture

@@ -101,7 +101,26 @@ def test_an_expensive_query_wants_to_be_confirmed(
         const {{ concernOf }} = await import("/static/preview.js");
         return [{costs % 2e6}, {costs % 9e4}].map((one) => concernOf(one, {{ cost_shared: 1e6 }}));
     }}"""
-    assert page.evaluate(script) == ["It adds 2.0M partial rows a batch; all queries together have 1.0M now.", None]
+    added = "It adds 2.0M matches a batch; all queries together find 1.0M matches a batch."
+    assert page.evaluate(script) == [added, None]
+
+
+def test_advice_fits_the_settings_in_force(service: LightService, visit: Visit) -> None:
+    service.engine.create(NEAR, "near")
+    page = live(visit(service.address))
+    page.locator("#queries tbody tr").click()
+    expect(page.locator("#why .advice")).to_be_visible()
+    script = """async (trigger) => {
+        const { change, state } = await import("/static/store.js");
+        const latency = { source: 900, read: 1, queue: 1, join: 1, store: 1, sink: 1 };
+        const queries = state.queries.map((query) => ({ ...query, latency }));
+        change({ info: { ...state.info, trigger }, queries });
+        await Promise.resolve();
+        return document.querySelector("#why .advice").textContent;
+    }"""
+    assert "once in a second (trigger): a shorter one" in page.evaluate(script, "1000 milliseconds")
+    assert "once in 250 ms (trigger)" in page.evaluate(script, "250 milliseconds")
+    assert "as soon as the engine is free" in page.evaluate(script, None)
 
 
 def test_what_happened_is_said_in_plain_words(service: LightService, visit: Visit) -> None:
@@ -197,3 +216,13 @@ def test_charts_have_gaps_end_now_and_are_not_ruled_by_one_outlier(
     )
     assert tops == [3, 0, 3]
     picture(page, "gaps")
+
+
+def test_the_page_says_how_far_streams_have_caught_up(service: LightService, visit: Visit) -> None:
+    catch_up = service.engine._catalog.streams["trades"].catch_up
+    catch_up.note(0, 100)
+    catch_up.note(41, 59)
+    page = live(visit(service.address))
+    expect(page.locator("#running")).to_have_text(re.compile(r"^Catching up: 41 %, \d+ s"))
+    catch_up.stop()
+    expect(page.locator("#running")).to_be_hidden()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.language.plan import Query
-from streamjoin.adhoc.language.sql import parse
+from streamjoin.queries.language.plan import Query
+from streamjoin.queries.language.sql import parse
 
 TRADES = Stream(
     "trades",

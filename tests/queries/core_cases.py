@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.changes import Create, Drop
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.testing import adhoc_cases, adhoc_kind_cases
-from streamjoin.testing.adhoc_kinds_oracle import check_rows, outcomes
-from streamjoin.testing.adhoc_oracle import rows_by_batch
+from streamjoin.queries.core.changes import Create, Drop
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import open_core
+from tests.oracles import adhoc_cases, adhoc_kind_cases
+from tests.oracles.adhoc_kinds_oracle import check_rows, outcomes
+from tests.oracles.adhoc_oracle import rows_by_batch
 
 Rows = Counter[tuple[Any, ...]]
 

@@ -11,9 +11,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamjoin.adhoc.language.plan import Query
 from streamjoin.model.window import CountWindow
-from streamjoin.testing.row_evaluator import rows_of
+from streamjoin.queries.language.plan import Query
+from tests.oracles.row_evaluator import rows_of
 
 _DRESSED = "_gate _own _batch _ts"
 

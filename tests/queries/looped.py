@@ -10,17 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.inbox import Inbox, Portion
-from streamjoin.adhoc.engine.info import BatchEvent
-from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.engine.loop import BatchLoop
-from streamjoin.adhoc.engine.recovery import recover
-from streamjoin.adhoc.engine.stored import EngineChange, StreamDefinition
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.adhoc.sinks.base import Sink
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.unshared import open_core
+from streamjoin.queries.engine.catalog import Catalog
+from streamjoin.queries.engine.inbox import Inbox, SourceBatch
+from streamjoin.queries.engine.info import BatchEvent
+from streamjoin.queries.engine.journal import FileJournal
+from streamjoin.queries.engine.loop import BatchLoop, TableRowsOut
+from streamjoin.queries.engine.stored import EngineChange, StreamDefinition, recover
+from streamjoin.queries.language.sql import parse
+from streamjoin.queries.sinks.base import Sink
 
 
 class Looped:
@@ -32,12 +31,14 @@ class Looped:
         settings = settings or Settings()
         self.events: list[BatchEvent] = []
         self.inbox = Inbox()
-        self.journal = Journal(str(checkpoint))
+        self.journal = FileJournal(str(checkpoint))
         self.failure: BaseException | None = None
         try:
             found = recover(self.journal, settings)
-            self.catalog = Catalog(open_core([], settings), self.journal, settings, None, named)
-            self.loop = BatchLoop(self.catalog, self.journal, self.inbox, self.events.append)
+            core = open_core([], settings)
+            self.catalog = Catalog(core, self.journal, settings, None, named)
+            rows_out = TableRowsOut(core, self.catalog, self.journal)
+            self.loop = BatchLoop(self.catalog, self.journal, self.inbox, self.events.append, rows_out)
             self.loop.restore(found)
         except BaseException:
             self.journal.close()
@@ -73,7 +74,7 @@ class Looped:
     ) -> None:
         """Hand in Spark batches by stream, in one boundary or more, and wait until their rows are out."""
         bad = malformed or {}
-        given = [Portion(stream, number, table, bad.get(stream)) for stream, (number, table) in portions.items()]
+        given = [SourceBatch(stream, number, table, bad.get(stream)) for stream, (number, table) in portions.items()]
         for portion in given:
             self.inbox.put(portion)
         for portion in given:
@@ -91,14 +92,18 @@ class Looped:
 
     def stop(self) -> None:
         self.inbox.close()
-        self._thread.join(20)
+        self._thread.join(120)
         self.catalog.close()
         self.journal.close()
 
     def abandon(self) -> None:
         """What a kill leaves: nothing more is done, and the checkpoint is free."""
         self.inbox.close(RuntimeError("abandoned"))
-        self._thread.join(20)
+        self._thread.join(120)
+        deliveries = self.catalog.deliveries
+        with deliveries._changed:
+            deliveries._stopping = True
+            deliveries._changed.notify_all()
         self.journal.close()
 
     def __enter__(self) -> Looped:

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
 
 SCHEMA = pa.schema({"k": pa.int64(), "u": pa.int64(), "p": pa.int64(), "t": pa.int64()})
 STREAMS = [Stream(name, SCHEMA, "t") for name in ("a", "b", "c")]

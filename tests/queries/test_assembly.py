@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.engine.assembly import executor_kind
-from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.engine.assembly import executor_kind
+from streamjoin.queries.engine.journal import FileJournal
 
 CLUSTER = "spark://host:7077"
 
@@ -36,6 +36,6 @@ def test_the_executor_follows_from_checkpoint_and_master(
 ) -> None:
     checkpoint = str(tmp_path / "checkpoint")
     if stored is not None:
-        Journal(checkpoint, stored).close()
+        FileJournal(checkpoint, stored).close()
     session = None if master is None else SimpleNamespace(sparkContext=SimpleNamespace(master=master))
     assert executor_kind(session, checkpoint, Settings(sharing=sharing), given) == kind  # type: ignore[arg-type]

@@ -15,17 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core import execution, outputs
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume, check_name, names_after
-from streamjoin.adhoc.core.probe_plan import Choice, orders_of
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.model.errors import CheckpointError, InputError, QueryError, SchemaError, SpecError, StateError
-from streamjoin.testing import adhoc_cases
-from tests.adhoc.core_cases import Rows, lateness_of, rows_of, run_core, streams_of, wanted_of
+from streamjoin.queries.core import execution, outputs
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.changes import Change, Create, Drop, Pause, Resume, check_name, names_after
+from streamjoin.queries.core.probe_plan import Choice, orders_of
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import open_core
+from streamjoin.queries.optimizer.plans import Plan
+from tests.oracles import adhoc_cases
+from tests.queries.core_cases import Rows, lateness_of, rows_of, run_core, streams_of, wanted_of
 from tests.seeds import examples
 
 SLOW = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
@@ -114,16 +114,16 @@ def test_more_queries_than_a_word_has_bits() -> None:
     for n in range(150):
         wanted = {(p, 100): 1 for p in (70, 140) if p >= n and n < 100}
         assert dict(rows_of(found[f"q{n}"])) == wanted
-    assert [len(step.queries) for root in core._execution.meetings for step in root.directions] == [150, 150]
+    assert [len(step.queries) for root in core._execution.first_joins for step in root.directions] == [150, 150]
 
 
 def test_queries_that_are_the_same_share_a_bit_and_live_their_own_lives() -> None:
     core = core_of(PAIRS, PAIRS, PAIRS + " WHERE x.p > 0")
     found = core.process(0, {"l": batch((1, 0, 0), (1, 1, 0)), "r": batch((1, 10, 0))})
     assert found["q0"] is found["q1"] and found["q0"].num_rows == 2 and found["q2"].num_rows == 1
-    (meeting,) = core._execution.meetings
-    assert meeting.forward.queries == ("q0", "q1", "q2")
-    assert int(meeting.forward.mask[0]).bit_count() == 2
+    (first_join,) = core._execution.first_joins
+    assert first_join.forward.queries == ("q0", "q1", "q2")
+    assert int(first_join.forward.mask[0]).bit_count() == 2
     core.apply([Drop("q0"), Pause("q1"), Create("q3", PAIRS)])
     found = core.process(1, {"r": batch((1, 20, 1))})
     assert {name: rows.num_rows for name, rows in found.items()} == {"q1": 0, "q2": 1, "q3": 0}
@@ -271,7 +271,7 @@ def test_settings_refuse_what_they_cannot_be() -> None:
 def test_reading_queries_loads_neither_kernels_nor_spark() -> None:
     program = (
         "import sys, streamjoin.adhoc as adhoc\n"
-        "from streamjoin.adhoc.language.sql import parse\n"
+        "from streamjoin.queries.language.sql import parse\n"
         "assert not {'numba', 'pyspark'} & set(sys.modules)\n"
         "assert adhoc.__all__ == sorted(adhoc.__all__)\n"
         "for name in adhoc.__all__: getattr(adhoc, name)\n"

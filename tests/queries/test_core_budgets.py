@@ -13,16 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core import batch_run, shared_join
-from streamjoin.adhoc.core.budgets import Budget
-from streamjoin.adhoc.core.changes import Create, Drop, Resume
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.kernels.shared_queries.probe import probe_shared
 from streamjoin.model.errors import BudgetExceededError, InterruptedBatchError, SpecError
-from streamjoin.testing import adhoc_cases
-from tests.adhoc.core_cases import lateness_of, rows_of, streams_of
+from streamjoin.queries.core import shared_join
+from streamjoin.queries.core.budgets import Budget
+from streamjoin.queries.core.changes import Create, Drop, Resume
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import open_core
+from streamjoin.queries.kernels.probe import probe_shared
+from tests.oracles import adhoc_cases
+from tests.queries.core_cases import lateness_of, rows_of, streams_of
 from tests.seeds import examples
 
 SLOW = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
@@ -45,8 +45,8 @@ def rows(n: int, keys: int = 1, at: int = 0) -> pa.Table:
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that joins of a few pairs are cut, looked at and stopped as those of millions are."""
-    monkeypatch.setattr(batch_run, "_ROOM", 4)
-    monkeypatch.setattr(batch_run, "_PORTION", 8 * 24)
+    monkeypatch.setattr(shared_join, "_ROOM", 4)
+    monkeypatch.setattr(shared_join, "_BLOCK", 8 * 24)
     monkeypatch.setattr(shared_join, "_STEP", 5)
 
 
@@ -104,7 +104,7 @@ def test_others_gain_what_they_gain_without_the_queries_that_are_over(
 ) -> None:
     limits = st.none() | st.integers(1, 30)
     budgets = {q.name: Budget(*(data.draw(limits) for _ in range(3))) for q in case.queries if data.draw(st.booleans())}
-    small = {"_ROOM": (batch_run, 4), "_PORTION": (batch_run, 8 * 24), "_STEP": (shared_join, 5)}
+    small = {"_ROOM": (shared_join, 4), "_BLOCK": (shared_join, 8 * 24), "_STEP": (shared_join, 5)}
     sizes = small if data.draw(st.booleans()) else {}
     with pytest.MonkeyPatch.context() as patch:
         for name, (module, size) in sizes.items():

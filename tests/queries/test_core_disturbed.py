@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.arrivals import Arrived
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import Change, Create, Drop, Pause, Resume
-from streamjoin.adhoc.core.probe_plan import Choice, orders_of
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.optimizer.plans import Plan
-from streamjoin.testing import adhoc_cases
-from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of, wanted_of
+from streamjoin.queries.core.arrivals import Arrived
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.changes import Change, Create, Drop, Pause, Resume
+from streamjoin.queries.core.probe_plan import Choice, orders_of
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.optimizer.plans import Plan
+from tests.oracles import adhoc_cases
+from tests.queries.core_cases import Rows, lateness_of, rows_of, streams_of, wanted_of
 from tests.seeds import examples
 
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "t": pa.int64()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from time import perf_counter
 
-from tests.adhoc.optimizer_cases import CHAIN, DISJOINT, SAME, running, tables
+from tests.queries.optimizer_cases import CHAIN, DISJOINT, SAME, running, tables
 
 
 def test_the_figures_are_those_of_the_batches() -> None:
@@ -55,9 +55,9 @@ def test_a_watcher_sees_the_step_that_runs_and_each_step_has_its_time() -> None:
     seen = set()
     check = core._execution.ledger.check
 
-    def watched() -> None:
+    def watched() -> bool:
         seen.add(core.position())
-        check()
+        return check()
 
     core._execution.ledger.check = watched  # type: ignore[method-assign]
     before = sum(step.seconds for root in core.explain().roots for step in root.step.walk())

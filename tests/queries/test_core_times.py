@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.core.unshared import Unshared, open_core
 from streamjoin.model.errors import SchemaError, SpecError
-from tests.adhoc.core_cases import rows_of
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import Unshared, open_core
+from tests.queries.core_cases import rows_of
 
 SCHEMA = pa.schema({"k": pa.int64(), "t": pa.timestamp("us")})
 STREAMS = [Stream(name, SCHEMA, "t") for name in ("l", "r")]
@@ -154,3 +154,48 @@ def test_files_of_rising_time_that_are_read_in_any_order_are_not_late(sharing: A
         assert not core.report.late
         in_order += rows_of(plain.process(number, {"l": rows(*seconds), "r": rows(*seconds)})["q"])
     assert shuffled == in_order and len(in_order) > 500
+
+
+LEAST, MOST = -(2**63), 2**63 - 1
+
+
+def at(*times: int, key: int = 1) -> pa.Table:
+    return pa.table({"k": [key] * len(times), "t": list(times)}, NUMBERS)
+
+
+ENDS = {(LEAST, LEAST), (MOST, MOST)}
+ANY = ENDS | {(LEAST, MOST), (MOST, LEAST)}
+
+
+@SHARINGS
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("JOIN r y WITHIN 9 ROWS ON x.k = y.k", ANY),
+        ("JOIN r y WITHIN 9 ROWS ON x.k BETWEEN y.k - 1 AND y.k", ANY),
+        ("JOIN r y WITHIN 5 UNITS ON x.k = y.k", ENDS),
+        ("LEFT JOIN r y WITHIN 5 UNITS ON x.k = y.k", ENDS),
+        ("ASOF LEFT JOIN r y MATCH_CONDITION (x.t >= y.t) ON x.k = y.k TOLERANCE 5 UNITS", ENDS),
+        ("ASOF LEFT JOIN r y MATCH_CONDITION (x.t >= y.t) ON x.k = y.k", ENDS),
+    ],
+)
+@pytest.mark.parametrize("lateness", [0, MOST, 2**64 - 1, 10**30])
+def test_times_at_the_ends_of_int64(sharing: Any, text: str, pairs: set[tuple[int, int]], lateness: int) -> None:
+    """Windows of rows once took tuples of both ends for too far apart."""
+    streams = [Stream(name, NUMBERS, "t") for name in ("l", "r")]
+    core = open_core(streams, Settings(sharing=sharing, lateness=lateness, future=None))
+    core.apply([Create("q", f"SELECT x.t AS a, y.t AS b FROM l x {text}")])
+    found: Counter[tuple[Any, ...]] = Counter()
+    for batch, tables in enumerate(
+        ({"l": at(LEAST), "r": at(LEAST)}, {"l": at(MOST), "r": at(MOST)}, {"l": at(MOST, key=2)})
+    ):
+        rows = core.process(batch, tables).get("q")
+        found += Counter() if rows is None else Counter(rows_of(rows))
+        assert not core.report.late
+    # What is still open at the latest of all times is never decided: nothing later can come.
+    wanted = Counter(pairs)
+    assert found <= wanted
+    if "LEFT" not in text:
+        assert found == wanted
+    elif lateness == 0:
+        assert (LEAST, LEAST) in found

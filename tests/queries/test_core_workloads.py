@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.rivals import nexmark
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.changes import Create, Drop
-from streamjoin.adhoc.core.probe_plan import Choice, orders_of
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.adhoc.optimizer.plans import Plan
-from streamjoin.testing import ajoin_workload as ajoin
-from streamjoin.testing import nexmark, row_evaluator
-from tests.adhoc.core_cases import Rows, rows_of
-from tests.adhoc.duckdb_twin import duckdb_rows
+from streamjoin.queries.core.changes import Create, Drop
+from streamjoin.queries.core.probe_plan import Choice, orders_of
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import open_core
+from streamjoin.queries.language.sql import parse
+from streamjoin.queries.optimizer.plans import Plan
+from tests.oracles import row_evaluator
+from tests.queries.core_cases import Rows, rows_of
+from tests.queries.duckdb_twin import duckdb_rows
 
 AUCTION_HOUSE = [Stream(name, schema, nexmark.TIME) for name, schema in nexmark.SCHEMAS.items()]
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import CallbackSink, Engine, ParquetSink, Settings
-from streamjoin.adhoc.engine import executor
-from tests.adhoc.journal_cases import PAIRS, SCHEMA, Killed, killed_at, table
-from tests.adhoc.looped import Looped, read_back
+from streamjoin.queries.engine import executor
+from streamjoin.queries.engine.deliveries import WRITERS
+from streamjoin.queries.sinks.base import Target
+from tests.queries.journal_cases import PAIRS, SCHEMA, Killed, killed_at, table
+from tests.queries.looped import Looped, read_back
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +25,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "LONGEST_PAUSE", 0.02)
 
 
-QUICK = Settings(sink_patience=0.05)
+QUICK = Settings(sink_patience=0.05, file_seconds=1e-9)
 
 
 def opened(checkpoint: Path | None = None, settings: Settings = QUICK) -> Engine:
@@ -75,7 +78,7 @@ def test_a_sink_that_fails_is_tried_again_and_gets_everything_in_order(tmp_path:
         push(engine, 1, 2, 3)
         assert good.taken == [1, 2, 3]
         info = engine.query("bad")
-        assert (info.state, info.error, info.rows, info.rows_undelivered) == ("running", "OSError: no room", 0, 3)
+        assert (info.state, info.error, info.rows, info.rows_undelivered) == ("degraded", "OSError: no room", 0, 3)
         assert info.retry_at is not None
         bad.error = None
         bad.wait_for(3)
@@ -87,7 +90,14 @@ def test_a_sink_that_fails_is_tried_again_and_gets_everything_in_order(tmp_path:
     assert not list((tmp_path / "undelivered").glob("*/*"))
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
+class Unprintable(Exception):
+    """Of a library whose errors have no text."""
+
+    def __str__(self) -> str:
+        raise TypeError("no text")
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), Unprintable()])
 def test_a_sink_that_wants_to_end_the_program_has_failed(error: BaseException) -> None:
     taking = Taking()
     taking.error = error
@@ -98,6 +108,39 @@ def test_a_sink_that_wants_to_end_the_program_has_failed(error: BaseException) -
         assert str(engine.query("q").error).startswith(type(error).__name__)
         taking.error = None
         taking.wait_for(1)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A sink whose writer ends the program when it is closed."""
+
+    kind: ClassVar[str] = "ending"
+
+    def open(self, _: Target) -> Ending:
+        return self
+
+    def write(self, batch: int, rows: pa.Table) -> None:
+        pass
+
+    def close(self) -> None:
+        raise SystemExit(1)
+
+    def spec(self) -> None:
+        return None
+
+
+def test_a_sink_that_ends_the_program_when_it_is_closed_ends_no_other() -> None:
+    """As many as there are threads that write."""
+    good = Taking()
+    with opened() as engine:
+        engine.create(PAIRS, name="good", sink=CallbackSink(good))
+        engine.push("l", table((1, 0, 0)))
+        for number in range(WRITERS):
+            engine.create(PAIRS, name=f"bad{number}", sink=Ending())
+            push(engine, number)
+            engine.drop(f"bad{number}")
+        push(engine, WRITERS)
+        good.wait_for(WRITERS + 1)
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])

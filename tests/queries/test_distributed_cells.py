@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from time import time_ns
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,21 +14,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from streamjoin.adhoc import Settings, Stream
-from streamjoin.adhoc.core.changes import Create, Drop
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.engine.journal_files import write_table
-from streamjoin.adhoc.executors.distributed.cell import Cell, CellAssignment, CellResult, run_cell
-from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
-from streamjoin.adhoc.executors.distributed.executor import CellRows
-from streamjoin.adhoc.executors.distributed.outputs import CellsWaiting, OutputTarget, read_spool
-from streamjoin.adhoc.executors.distributed.parts import PartWriter, PortionFiles
-from streamjoin.adhoc.executors.distributed.placement import place
-from streamjoin.adhoc.executors.distributed.sampling import add_key_counts
-from streamjoin.adhoc.executors.distributed.sending import SentState
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.testing import adhoc_cases, adhoc_kind_cases
+from streamjoin.queries.core.changes import Create, Drop
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.engine.journal import write_table
+from streamjoin.queries.executors.distributed.cell import Cell, CellAssignment, CellResult, run_cell
+from streamjoin.queries.executors.distributed.driver_core import DriverCore
+from streamjoin.queries.executors.distributed.executor import CellRows
+from streamjoin.queries.executors.distributed.outputs import CellsWaiting, OutputTarget, RowPool, read_spool
+from streamjoin.queries.executors.distributed.parts import PartWriter, ReadParts, filed_buckets
+from streamjoin.queries.executors.distributed.placement import place
+from streamjoin.queries.executors.distributed.sampling import add_key_counts
+from streamjoin.queries.executors.distributed.sending import SentState
+from streamjoin.queries.language.sql import parse
 from streamjoin.windows.clock import NEVER
-from tests.adhoc.core_cases import Rows, check_kinds, lateness_of, rows_of, streams_of, wanted_of
+from tests.oracles import adhoc_cases, adhoc_kind_cases
+from tests.queries.core_cases import Rows, check_kinds, lateness_of, rows_of, streams_of, wanted_of
 from tests.seeds import examples
 
 SLOW = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
@@ -36,9 +37,11 @@ SLOW = settings(max_examples=examples(12), deadline=None, suppress_health_check=
 class Grid:
     """A distributed engine without Spark: parts are written here, and cells run one after another."""
 
-    def __init__(self, directory: Path, streams: list[Stream], cells: int, workers: int, **options: Any) -> None:
+    def __init__(
+        self, directory: Path, streams: list[Stream], cells: int, workers: int, clock: Any = time_ns, **options: Any
+    ) -> None:
         self.directory, self.cells = directory, cells
-        self.core = DriverCore(Settings(**options))
+        self.core = DriverCore(Settings(**options), clock)
         for stream in streams:
             self.core.add_stream(stream)
         self.sent = SentState(lambda whole: whole, cells)
@@ -66,7 +69,7 @@ class Grid:
             self.sent.deltas,
             {name: tuple(b.batch for b in held) for name, held in state.buckets.items()},
             str(self.directory / "buckets" / "{}-{}"),
-            arrived.buckets,  # type: ignore[arg-type]
+            filed_buckets(arrived),
             str(self.directory / "spool"),
             str(self.directory / "waiting"),
             measures=self.core.measures,
@@ -99,7 +102,7 @@ class Grid:
     def bucket(self, stream: str, batch: int) -> Path:
         return self.directory / "buckets" / f"{stream}-{batch}"
 
-    def portion(self, name: str, number: int, table: pa.Table) -> PortionFiles:
+    def portion(self, name: str, number: int, table: pa.Table) -> ReadParts:
         bounds = self.core.time_bounds(name, NEVER)
         directory = str(self.directory / "tuples" / f"{name}-{number}")
         # Files are grouped for a placement that there was before, or for none.
@@ -110,7 +113,7 @@ class Grid:
         edges = sorted(self.random.randint(0, table.num_rows) for _ in range(tasks - 1))
         cuts = [0, *edges, table.num_rows]
         # The oracle counts equal times by their order in the table: parts are cut where time rises.
-        return PortionFiles(
+        return ReadParts(
             tuple(
                 writer.write(table.slice(cuts[n], cuts[n + 1] - cuts[n]).to_batches(), n, 0)
                 for n in range(len(cuts) - 1)
@@ -216,8 +219,7 @@ def test_silence_does_not_move_the_clock_of_a_stream_that_is_being_read(tmp_path
     """Its tasks set late tuples aside by the clock at their begin: what a later clock decides they could contradict."""
     schema, now = pa.schema({"k": pa.int64(), "t": pa.int64()}), [0]
     streams = [Stream(name, schema, "t") for name in "lr"]
-    grid = Grid(tmp_path, streams, 2, 1, future=None, idle="1 second")
-    grid.core._clock = lambda: now[0]
+    grid = Grid(tmp_path, streams, 2, 1, lambda: now[0], future=None, idle="1 second")
     grid.core.apply([Create("q", "SELECT x.t AS a FROM l x ANTI JOIN r y WITHIN 5 UNITS ON x.k = y.k")])
     grid.batch(0, {name: pa.table([[1], [0]], schema=schema) for name in "lr"})
     grid.batch(1, {"l": pa.table([[2, 2], [10, 80]], schema=schema)})
@@ -234,7 +236,7 @@ def test_silence_does_not_move_the_clock_of_a_stream_that_is_being_read(tmp_path
 
 def test_the_number_of_cells_follows_cores_that_stay() -> None:
     context = SimpleNamespace(defaultParallelism=2)
-    rows = CellRows(SimpleNamespace(sparkContext=context), None, None, Settings())  # type: ignore[arg-type]
+    rows = CellRows(SimpleNamespace(sparkContext=context), None, None, DriverCore(Settings()), {}, RowPool())  # type: ignore[arg-type]
     numbers = []
     # An executor that is away for a moment changes nothing.
     for cores in (2, 1, 1, 2, 3, 3, 3, 3, 1, 1, 1):
@@ -242,7 +244,10 @@ def test_the_number_of_cells_follows_cores_that_stay() -> None:
         rows.adapt()
         numbers.append(rows.partitions)
     assert numbers == [2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 1]
-    assert [note.partition(":")[0] for note in rows.decided()] == ["3 cells instead of 2", "1 cells instead of 3"]
+    assert [note.partition(":")[0] for note in rows.report().decided] == [
+        "3 cells instead of 2",
+        "1 cells instead of 3",
+    ]
 
 
 def test_queries_by_many_attributes_move_to_one_placement_and_lose_no_tuple(tmp_path: Path) -> None:
@@ -307,12 +312,13 @@ def test_plans_follow_costs_that_cells_measure_as_in_one_process(tmp_path: Path)
         }
         wanted = {name: rows_of(table) for name, table in whole.process(batch, tables).items() if table.num_rows}
         assert grid.batch(batch, tables) == wanted
-        assert grid.core.plan.choices == whole.plan.choices, batch
+        assert grid.core.snapshot().optimizer.plan.choices == whole.plan.choices, batch
     assert whole.plan.choices != first.choices
     assert {choice.group for choice in whole.plan.choices.values()} == {0, 1}
     assert grid.core.snapshot().optimizer.statistics.streams["l"].rate == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cells", [2, 5])
 def test_a_heavy_key_is_divided_among_cells_and_put_together_again(tmp_path: Path, cells: int) -> None:
     schema = pa.schema({"k": pa.string(), "t": pa.int64()})

@@ -10,23 +10,26 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+import streamjoin as sj
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.rivals import nexmark
 from streamjoin.adhoc import CallbackSink, Engine, MemorySink, ParquetSink, Settings, Stream
-from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.errors import CheckpointError, InputError, QueryError, SchemaError, SpecError, StateError
-from streamjoin.testing import adhoc_cases, nexmark
-from streamjoin.testing import ajoin_workload as ajoin
-from streamjoin.testing.adhoc_oracle import rows as oracle_rows
-from streamjoin.testing.row_evaluator import rows_of
-from tests.adhoc.core_cases import Rows, lateness_of
-from tests.adhoc.duckdb_twin import duckdb_rows
-from tests.adhoc.journal_cases import PAIRS, SCHEMA, table
-from tests.adhoc.looped import read_back
+from streamjoin.queries.language.sql import parse
+from tests.oracles import adhoc_cases
+from tests.oracles.adhoc_oracle import rows as oracle_rows
+from tests.oracles.row_evaluator import rows_of
+from tests.queries.core_cases import Rows, lateness_of
+from tests.queries.duckdb_twin import duckdb_rows
+from tests.queries.journal_cases import PAIRS, SCHEMA, table
+from tests.queries.looped import read_back
 from tests.seeds import examples
 
 
@@ -276,7 +279,7 @@ def test_an_iterator_gives_every_row_until_the_query_is_dropped() -> None:
             engine.push("r", table((1, number, 0)))
         assert [part["b"].to_pylist() for part in engine.iterate("q", timeout=0)] == [[0, 1, 2, 3, 4]]
         engine.drop("q")
-        reader.join(20)
+        reader.join(120)
         assert seen == [0, 1, 2, 3, 4]
 
 
@@ -347,3 +350,41 @@ def test_without_a_checkpoint_nothing_is_written(tmp_path: Path, monkeypatch: py
         engine.resume("q")
         assert [record.action for record in engine.changelog()] == ["register", "register", "create", "pause", "resume"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lone_surrogate_is_refused_and_changes_nothing() -> None:
+    schema = pa.schema({"t": pa.int64(), "s": pa.string()})
+    engine = Engine()
+    engine.register("l", schema=schema, time="t")
+    engine.register("r", schema=schema, time="t")
+    frames: list[object] = [
+        [{"t": 1, "s": "\ud800"}],
+        [{"t": 1, "s": "a", "\ud800": 1}],
+        pd.DataFrame({"t": [1], "s": ["\udfff"]}, dtype=object),
+        {"t": np.array([1]), "s": np.array(["\ud800"])},
+    ]
+    with engine:
+        for data in frames:
+            with pytest.raises(InputError):
+                engine.push("l", data)
+        engine.push("l", [{"t": 1, "s": "\U0001f600"}])
+        assert engine.position("l") == 1
+    with sj.open(sj.JoinSpec(on=sj.Equi("s"), window=sj.CountWindow(5)), on_close=None) as join:
+        for data in frames:
+            with pytest.raises(InputError):
+                join.push(left=data)
+
+
+def test_a_checkpoint_that_the_engine_makes_is_its_owners_alone(tmp_path: Path) -> None:
+    made, given = tmp_path / "a" / "checkpoint", tmp_path / "given"
+    given.mkdir(mode=0o755)
+    for path in (made, given):
+        Engine(checkpoint=path).stop()
+    assert (made.stat().st_mode & 0o777, given.stat().st_mode & 0o777) == (0o700, 0o755)
+
+
+def test_sources_are_where_the_documents_say() -> None:
+    from streamjoin.adhoc import sources
+    from streamjoin.adhoc.sources import FileSource, KafkaSource, RateSource
+
+    assert sorted(sources.__all__) == [one.__name__ for one in (FileSource, KafkaSource, RateSource)]

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Engine, ParquetSink, Settings
-from streamjoin.adhoc.engine import executor
 from streamjoin.model.errors import CheckpointError, StateError, StreamJoinError
+from streamjoin.queries.engine import executor
 from streamjoin.storage import pieces
-from tests.adhoc.journal_cases import PAIRS, SCHEMA, table
-from tests.adhoc.looped import read_back
+from tests.queries.journal_cases import PAIRS, SCHEMA, table
+from tests.queries.looped import read_back
 
 TIMED = pa.schema({"k": pa.int64(), "ts": pa.timestamp("us")})
 NEAR = "SELECT x.k, x.ts AS a, y.ts AS b FROM l x JOIN r y WITHIN 5 SECONDS ON x.k = y.k"
@@ -118,6 +118,7 @@ def test_a_full_disk_of_a_sink_holds_up_nobody(tmp_path: Path, monkeypatch: pyte
             engine.create(PAIRS, name=name, sink=ParquetSink(str(tmp_path / place)))
         for number in range(3):
             engine.push_all({"l": table((1, number, number)), "r": table((1, number, number))})
+        engine.process_all_available()
         infos = {info.name: info for info in engine.queries()}
         assert (infos["fine"].rows, infos["full"].rows, infos["full"].rows_undelivered) == (9, 0, 9)
         assert "No space left on device" in str(infos["full"].error)

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import CallbackSink, Engine, MemorySink, ParquetSink, Settings
-from streamjoin.adhoc.engine import executor, figures
-from streamjoin.adhoc.engine.figures import Passage
-from streamjoin.adhoc.engine.inbox import Portion
-from streamjoin.adhoc.engine.info import LATENCY_STAGES
-from streamjoin.adhoc.sinks.base import NewestRows
-from streamjoin.adhoc.sources.files import FileSource
-from streamjoin.adhoc.sources.kafka import KafkaSource
-from streamjoin.adhoc.sources.rate import RateSource
 from streamjoin.model.errors import CheckpointError, SetupError, StreamJoinError
-from tests.adhoc.journal_cases import LEFT, PAIRS, RIGHT, SCHEMA, Killed, killed_at, table
-from tests.adhoc.looped import Looped
+from streamjoin.queries.engine import executor, figures
+from streamjoin.queries.engine.figures import Passage
+from streamjoin.queries.engine.inbox import SourceBatch
+from streamjoin.queries.engine.info import LATENCY_STAGES
+from streamjoin.queries.sinks.base import NewestRows
+from streamjoin.queries.sources.files import FileSource
+from streamjoin.queries.sources.kafka import KafkaSource
+from streamjoin.queries.sources.rate import RateSource
+from tests.queries.journal_cases import LEFT, PAIRS, RIGHT, SCHEMA, Killed, killed_at, table
+from tests.queries.looped import Looped
 
 
 def opened(checkpoint: Path | None = None, **options: Any) -> Engine:
@@ -113,8 +113,8 @@ def test_latency_is_the_time_from_arrival_to_delivery_by_stage(monkeypatch: pyte
     clock = itertools.count(100)
     fake = SimpleNamespace(monotonic=lambda: float(next(clock)), time=lambda: 0.0)
     monkeypatch.setattr(figures, "time", fake)
-    early = Portion("l", 0, table(), handed_at=20.0, read_at=15.0, looked_at=10.0)
-    pushed = Portion("r", 0, table(), handed_at=30.0)
+    early = SourceBatch("l", 0, table(), handed_at=20.0, read_at=15.0, looked_at=10.0)
+    pushed = SourceBatch("r", 0, table(), handed_at=30.0)
     passage = Passage.of([pushed, early], begun_at=40.0, joined_at=70.0)
     assert passage == Passage(source=5.0, read=5.0, queue=20.0, join=30.0, store=30.0, ready_at=100.0)
     assert passage.milliseconds(101.0) == {
@@ -240,3 +240,25 @@ def test_the_newest_rows_of_a_query_hold_on_to_nothing_else() -> None:
     assert pa.total_allocated_bytes() - before < 800_000
     assert newest.newest(100).column("s").to_pylist() == ["x" * number for number in range(20)]
     assert newest.after(15, 100).table.num_rows == 5 and newest.newest(3).num_rows == 3
+
+
+@pytest.mark.parametrize("sharing", ["cost", "nothing"])
+def test_what_queries_cost_is_divided_among_them(sharing: Any) -> None:
+    engine = Engine(settings=Settings(sharing=sharing))
+    schema = pa.schema({"k": pa.int64(), "t": pa.int64()})
+    for name in ("l", "r", "alone"):
+        engine.register(name, schema=schema, time="t")
+    pairs = "SELECT x.t AS a, y.t AS b FROM {} x JOIN r y WITHIN 500 UNITS ON x.k = y.k"
+    with engine:
+        for name, stream in (("one", "l"), ("two", "l"), ("three", "alone")):
+            engine.create(pairs.format(stream), name=name)
+        for begin in range(0, 300, 100):
+            rows = [{"k": number % 7, "t": number} for number in range(begin, begin + 100)]
+            engine.push_all({"l": rows, "r": rows})
+            costs = {info.name: (info.cpu_seconds, info.state_bytes) for info in engine.queries()}
+        held = sum(engine.metrics().state_bytes.values())
+    assert costs["one"][0] > 0
+    assert costs["one"][1] == pytest.approx(costs["two"][1], rel=0.01)
+    # What nobody else reads is counted for one query alone, and nothing twice.
+    assert 0 < costs["three"][1] < costs["one"][1]
+    assert 0.5 * held < sum(size for _, size in costs.values()) <= held

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Engine, Settings, Stream
-from streamjoin.adhoc.core.buckets import SortedIndex
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.intervals import split_by_length
-from streamjoin.adhoc.core.shared import Shared
+from streamjoin.queries.core.buckets import SortedIndex
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.intervals import split_by_length
+from streamjoin.queries.core.shared import Shared
 
 POINTS = pa.schema({"t": pa.int64(), "x": pa.float64(), "ts": pa.int64()})
 SPANS = pa.schema({"lo": pa.int64(), "hi": pa.int64(), "from": pa.float64(), "to": pa.float64(), "ts": pa.int64()})

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Budget, Engine, ParquetSink, Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.engine import engine as adhoc_engine
-from streamjoin.adhoc.engine.attempts import Attempt
-from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.model.errors import SpecError
-from tests.adhoc.journal_cases import PAIRS, SCHEMA, table
-from tests.adhoc.looped import read_back
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.stored_stream import BucketRun
+from streamjoin.queries.engine import engine as adhoc_engine
+from streamjoin.queries.engine.journal import FileJournal
+from streamjoin.queries.engine.loop import Attempt
+from tests.queries.journal_cases import PAIRS, SCHEMA, table
+from tests.queries.looped import read_back
 
 LESS = "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.p < y.p"
 
@@ -118,11 +119,11 @@ def test_a_batch_that_does_not_end_is_interrupted_by_the_drop_of_its_query(monke
         assert engine.query("good").rows == 2
 
 
-def unfinished(tmp_path: Path) -> None:
+def unfinished(tmp_path: Path, bad: str = PAIRS) -> None:
     """A checkpoint whose newest batch has its tuples, but no rows yet."""
     with opened(tmp_path / "checkpoint") as engine:
-        for name in ("bad", "good"):
-            engine.create(PAIRS, name=name, sink=ParquetSink(str(tmp_path / name)))
+        for name, sql in (("bad", bad), ("good", PAIRS)):
+            engine.create(sql, name=name, sink=ParquetSink(str(tmp_path / name)))
         engine.push("l", table((1, 1, 0)))
         engine.push("r", table((1, 2, 0)))
     newest = max((tmp_path / "checkpoint" / "done").iterdir())
@@ -169,12 +170,70 @@ def test_a_drop_before_the_start_comes_before_the_batch_that_is_computed_again(t
     assert read_back(tmp_path / "bad", ["a", "b"]) == []
 
 
+BY_P = "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.p = y.p"
+
+
+def without_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No index by `p` can be made, as for a key that can't be encoded."""
+    index = BucketRun.index
+
+    def fails(self: BucketRun, attribute: Any) -> Any:
+        if attribute is not None and "p" in str(attribute.index_key[0]):
+            raise OverflowError("int too big to convert")
+        return index(self, attribute)
+
+    monkeypatch.setattr(BucketRun, "index", fails)
+
+
+def test_an_index_that_cannot_be_made_pauses_its_query_and_no_later_push_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_index(monkeypatch)
+    with opened(tmp_path) as engine:
+        engine.create(PAIRS, name="good")
+        engine.create(BY_P, name="bad")
+        for moment in range(3):
+            engine.push_all({"l": table((1, moment, 0)), "r": table((1, moment, 0))})
+        assert (engine.query("bad").state, engine.query("good").rows, engine.error) == ("failed", 9, None)
+        assert "OverflowError: int too big to convert" in str(engine.query("bad").error)
+        # It fails again when it is resumed, and again alone.
+        engine.resume("bad")
+        engine.push("l", table((1, 9, 0)))
+        assert (engine.query("bad").state, engine.query("good").rows) == ("failed", 12)
+    with opened(tmp_path) as engine:
+        engine.push("l", table((1, 9, 0)))
+        assert (engine.query("bad").state, engine.query("good").rows, engine.error) == ("failed", 15, None)
+    monkeypatch.undo()
+    with opened(tmp_path) as engine:
+        engine.resume("bad")
+        # Tuples of the pause are joined by later ones.
+        engine.push("l", table((1, 2, 0)))
+        assert (engine.query("bad").state, engine.query("bad").rows) == ("running", 1)
+
+
+@pytest.mark.parametrize("way", ["quarantine", "drop", "neither"])
+def test_a_query_that_cannot_be_computed_again_is_past_at_the_first_start(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished(tmp_path, BY_P)
+    without_index(monkeypatch)
+    engine = opened(tmp_path / "checkpoint", quarantine=["bad"] if way == "quarantine" else ())
+    if way == "drop":
+        engine.drop("bad", wait=False)
+    with engine:
+        engine.push("r", table((1, 3, 0)))
+        states = {info.name: info.state for info in engine.queries()}
+    assert states == {"good": "running"} | ({} if way == "drop" else {"bad": "failed"})
+    assert read_back(tmp_path / "good", ["a", "b"]) == [(1, 2), (1, 3)]
+
+
 KILLER = """
 import os, signal, sys
 from datetime import datetime
 from pathlib import Path
-from streamjoin.adhoc.core.shared import Shared
-from tests.adhoc import test_isolation
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.stored_stream import BucketRun
+from tests.queries import test_isolation
 results = Shared.results
 def poisoned(self, arrived, share=None):
     if any(name == "bad" and not entry.paused for name, entry in self.queries.items()) and arrived.buckets:
@@ -185,6 +244,7 @@ print(test_isolation.finished(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 def test_a_query_that_ends_the_process_ends_two_starts_and_no_third(tmp_path: Path) -> None:
     unfinished(tmp_path)
     command = [sys.executable, "-c", KILLER, str(tmp_path)]
@@ -200,8 +260,8 @@ def test_a_query_that_ends_the_process_ends_two_starts_and_no_third(tmp_path: Pa
 
 def test_query_by_query_gives_the_rows_of_all_together(tmp_path: Path) -> None:
     unfinished(tmp_path)
-    journal = Journal(str(tmp_path / "checkpoint"), "embedded")
-    Attempt(journal, max(journal.numbers("batches")))
+    journal = FileJournal(str(tmp_path / "checkpoint"), "embedded")
+    Attempt(journal, max(journal.numbers("batches")), {})
     journal.close()
     assert finished(tmp_path) == {"bad": "running", "good": "running"}
     for name in ("bad", "good"):

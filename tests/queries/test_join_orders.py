@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.language.plan import ROW, Query
-from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.expression.arrow_results import to_arrow
 from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression.nodes import Column, Expression, conjunction
 from streamjoin.model.window import CountWindow
-from streamjoin.testing import adhoc_cases
-from streamjoin.testing.adhoc_oracle import Arrival, rows
-from streamjoin.testing.row_evaluator import rows_of
+from streamjoin.queries.language.plan import ROW, Query
+from streamjoin.queries.language.sql import parse
+from tests.oracles import adhoc_cases
+from tests.oracles.adhoc_oracle import Arrival, rows
+from tests.oracles.row_evaluator import rows_of
 
 Picked = dict[str, Any]
 
@@ -30,7 +30,8 @@ def walk(query: Query, arrivals: list[Arrival], tables: dict[str, pa.Table], ord
     picked: Picked = {}
     for alias in order:
         values = {Column(ROW, name): from_arrow(source[alias][name]) for name in query.schemas[alias].names}
-        passed = truth(evaluate(query.condition_of(alias), values), (len(source[alias]),)).nonzero()[0]
+        condition = conjunction(tuple(predicate.condition for predicate in query.selection(alias)))
+        passed = truth(evaluate(condition, values), (len(source[alias]),)).nonzero()[0]
         if picked:
             old, new = (grid.ravel() for grid in np.indices((len(next(iter(picked.values()))), len(passed))))
             picked = {earlier: places[old] for earlier, places in picked.items()} | {alias: passed[new]}

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from streamjoin.adhoc import MemorySink, ParquetSink, Settings
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks
-from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.engine.journal_files import safe_name
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
+from streamjoin.queries.core.arrivals import Arrived, Clocks
+from streamjoin.queries.engine.journal import FileJournal, safe_name
 from streamjoin.storage.places import Origin, RemotePath
-from streamjoin.testing import adhoc_cases
-from streamjoin.testing.adhoc_oracle import Arrival, Life, gate_order, rows
-from streamjoin.testing.row_evaluator import plain
-from tests.adhoc.core_cases import lateness_of, streams_of
-from tests.adhoc.journal_cases import LEFT, PAIRS, RIGHT, Killed, killed_at, table
-from tests.adhoc.looped import Looped, read_back
+from tests.oracles import adhoc_cases
+from tests.oracles.adhoc_oracle import Arrival, Life, gate_order, rows
+from tests.oracles.row_evaluator import plain
+from tests.queries.core_cases import lateness_of, streams_of
+from tests.queries.journal_cases import LEFT, PAIRS, RIGHT, Killed, killed_at, table
+from tests.queries.looped import Looped, read_back
 
 
 class Crashing:
@@ -65,7 +64,7 @@ class Crashing:
                 run.hand(due)
 
 
-def arrival_batches(journal: Journal) -> dict[tuple[str, int], int]:
+def arrival_batches(journal: FileJournal) -> dict[tuple[str, int], int]:
     """The engine's batch of each stream's Spark batches, by the log's records of all batches."""
     found: dict[tuple[str, int], int] = {}
     for batch in journal.numbers("batches"):
@@ -88,7 +87,7 @@ def test_every_row_once_however_often_it_is_killed(
 ) -> None:
     directory = tmp_path_factory.mktemp("killed")
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(Journal, "kept", 10**6)
+    monkeypatch.setattr(FileJournal, "kept", 10**6)
     engine = Crashing(directory, case, sharing)
     for write, after in kills:
         with killed_at(write, after, monkeypatch):
@@ -138,6 +137,7 @@ def run_of_three(directory: Path) -> None:
             due = {name: (number, rows) for name, rows in tables.items() if run.newest(name) < number}
             if due:
                 run.hand(due)
+        run.catalog.deliveries.drain()
     finally:
         run.abandon()
 
@@ -282,7 +282,7 @@ def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch:
     far = RemotePath(
         fs.SubTreeFileSystem(str(tmp_path / "far"), fs.LocalFileSystem()), "log", Origin("far://log", "log")
     )
-    monkeypatch.setattr("streamjoin.adhoc.engine.journal.reached", lambda _: far)
+    monkeypatch.setattr("streamjoin.queries.engine.journal.reached", lambda _: far)
     with Looped(tmp_path / "ignored") as run:
         run.register(LEFT, 1)
         run.register(RIGHT)
@@ -302,10 +302,9 @@ def test_a_checkpoint_may_be_on_another_file_system(tmp_path: Path, monkeypatch:
 
 def test_what_is_set_aside_is_kept_up_to_a_size(tmp_path: Path) -> None:
     late = table((1, 11, 0))
-    journal = Journal(str(tmp_path), "embedded")
+    journal = FileJournal(str(tmp_path), "embedded", aside_bytes=1)
     for batch in range(3):
         journal.write_input(Arrived({}, {"l": late}, {}, Clocks.start({}), batch), {}, {}, 0)
-    journal.aside_bytes = 1
     journal.write_input(Arrived({}, {"l": late}, {}, Clocks.start({}), 3), {}, {}, 0)
     journal.close()
     assert [path.name[:12] for path in (tmp_path / "late" / "l").iterdir()] == ["000000000003"]

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.engine.journal_files import read_record, write_record
-from streamjoin.adhoc.engine.stored import EngineChange, StreamDefinition
-from streamjoin.adhoc.language.sql import parse
 from streamjoin.model.errors import CheckpointError
-from tests.adhoc.looped import Looped
+from streamjoin.queries.engine.journal import FileJournal, read_record, write_record
+from streamjoin.queries.engine.stored import EngineChange, StreamDefinition
+from streamjoin.queries.language.sql import parse
+from tests.queries.looped import Looped
 
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "t": pa.int64()})
 LEFT, RIGHT = (Stream(name, SCHEMA, "t") for name in ("l", "r"))
@@ -74,7 +73,7 @@ def test_decisions_keep_their_queries_and_older_ones_have_none(tmp_path: Path) -
 
 @pytest.mark.parametrize("kept", [2, 5])
 def test_changes_that_no_restart_needs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
-    monkeypatch.setattr(Journal, "changes_kept", kept)
+    monkeypatch.setattr(FileJournal, "changes_kept", kept)
     serials: list[int] = []
     for _ in range(4):
         with Looped(tmp_path) as run:

@@ -15,18 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core import latest
-from streamjoin.adhoc.core.budgets import Budget
-from streamjoin.adhoc.core.changes import Create, Drop, Pause, Resume
-from streamjoin.adhoc.core.kind_states import packed_states
-from streamjoin.adhoc.core.kinds import unpacked_states
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.core.unshared import open_core
 from streamjoin.model.errors import BudgetExceededError
-from streamjoin.testing import adhoc_kind_cases
-from tests.adhoc.core_cases import check_kinds, lateness_of, rows_of, streams_of
-from tests.adhoc.duckdb_twin import duckdb_kind_rows
+from streamjoin.queries.core.budgets import Budget
+from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
+from streamjoin.queries.core.kinds import joined_states, unpacked_states
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import open_core
+from tests.oracles import adhoc_kind_cases
+from tests.queries.core_cases import check_kinds, lateness_of, rows_of, streams_of
+from tests.queries.duckdb_twin import duckdb_kind_rows
 from tests.seeds import examples
 
 Rows = Counter[tuple[Any, ...]]
@@ -68,7 +66,7 @@ def test_rows_are_the_same_when_the_state_is_stored_after_every_batch(
     def restored(core: Any, _batch: int) -> Any:
         state = core.snapshot()
         queries = {name: entry.query for name, entry in state.registry.queries.items()}
-        kinds = unpacked_states(packed_states(state.kinds), queries)
+        kinds = unpacked_states(joined_states([one.to_table(name) for name, one in state.kinds.items()]), queries)
         other = open_core(streams_of(case.inner), chosen)
         other.restore(replace(state, kinds={name: kinds[name] for name in state.kinds}))
         return other
@@ -268,7 +266,7 @@ def test_an_as_of_join_without_a_tolerance_finds_the_newest_however_old() -> Non
 
 
 def test_an_as_of_join_without_a_tolerance_has_a_bound_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latest, "MOST_HELD", 3)
+    monkeypatch.setattr("streamjoin.queries.core.kinds.MOST_HELD", 3)
     core = opened("SELECT l.p a, r.p b FROM l ASOF JOIN r MATCH_CONDITION (l.t >= r.t) ON l.k = r.k")
     core.apply([Create("other", LEFT_JOIN)])
     rows_by_batch(core, {"r": [(key, key, key) for key in range(3)], "l": [(9, 0, 50)]})

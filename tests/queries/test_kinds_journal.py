@@ -12,8 +12,8 @@ import pytest
 
 from streamjoin.adhoc import Engine, ParquetSink, Settings
 from streamjoin.model.errors import SpecError, StreamJoinError
-from tests.adhoc.journal_cases import LEFT, RIGHT, SCHEMA, Killed, killed_at, table
-from tests.adhoc.looped import Looped, read_back
+from tests.queries.journal_cases import LEFT, RIGHT, SCHEMA, Killed, killed_at, table
+from tests.queries.looped import Looped, read_back
 
 QUERIES = {
     "full": "SELECT x.p AS a, y.p AS b FROM l x FULL JOIN r y WITHIN 5 UNITS ON x.k = y.k",

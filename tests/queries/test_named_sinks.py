@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import KafkaSink, MemorySink, NamedSink, ParquetSink
-from streamjoin.adhoc.sinks.base import Sink, Target
-from streamjoin.adhoc.sinks.specs import LostSink, sink_of
 from streamjoin.config.pipeline import is_secret
 from streamjoin.model.errors import SpecError
-from tests.adhoc.journal_cases import LEFT, PAIRS, RIGHT, table
-from tests.adhoc.looped import Looped, read_back
+from streamjoin.queries.sinks.base import Sink, Target
+from streamjoin.queries.sinks.specs import LostSink, sink_of
+from tests.queries.journal_cases import LEFT, PAIRS, RIGHT, table
+from tests.queries.looped import Looped, read_back
 
 JAAS = "kafka.sasl.jaas.config"
 

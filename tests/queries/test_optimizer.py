@@ -11,21 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc.core.changes import Create, Drop
-from streamjoin.adhoc.core.probe_plan import Choice, Order, Paths, orders_of
-from streamjoin.adhoc.core.running_plan import steps_of
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.optimizer.cost import GroupCost, join_cost, unite
-from streamjoin.adhoc.optimizer.eager import share_eagerly
-from streamjoin.adhoc.optimizer.grouping import group_by_cost
-from streamjoin.adhoc.optimizer.optimizer import RULES
-from streamjoin.adhoc.optimizer.ordering import _options, choose_orders, cost_apart, plan_cost, reorder_joins
-from streamjoin.adhoc.optimizer.plans import Facts, Plan, Rule, check_plan
-from streamjoin.adhoc.optimizer.statistics import Statistics, StreamStatistics
 from streamjoin.model.errors import SpecError
-from tests.adhoc.core_cases import rows_of
-from tests.adhoc.optimizer_cases import CHAIN, DISJOINT, NEVER_BY_ITSELF, PAIR, SAME, STREAMS, running, tables
+from streamjoin.queries.core.changes import Create, Drop
+from streamjoin.queries.core.probe_plan import Choice, Order, Paths, orders_of
+from streamjoin.queries.core.running_plan import steps_of
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.optimizer.cost import GroupCost, Statistics, StreamStatistics, join_cost, unite
+from streamjoin.queries.optimizer.optimizer import RULES
+from streamjoin.queries.optimizer.plans import Facts, Plan, Rule, check_plan
+from streamjoin.queries.optimizer.rules import (
+    _options,
+    choose_orders,
+    cost_apart,
+    group_by_cost,
+    plan_cost,
+    reorder_joins,
+    share_eagerly,
+)
+from tests.queries.core_cases import rows_of
+from tests.queries.optimizer_cases import CHAIN, DISJOINT, NEVER_BY_ITSELF, PAIR, SAME, STREAMS, running, tables
 from tests.seeds import examples
 
 
@@ -61,7 +66,7 @@ def test_a_query_is_shared_on_arrival() -> None:
     said = {decision.what.split()[0]: decision for decision in core.snapshot().optimizer.decisions}
     assert said["new"].figures == {"shared steps": 2, "steps": 2}
     assert said["other"].figures["shared steps"] > 0
-    steps = list(steps_of(core._execution.meetings))
+    steps = list(steps_of(core._execution.first_joins))
     assert len(steps) == len({step.key for step in steps})
     assert any(len(step.queries) > 1 for step in steps)
 

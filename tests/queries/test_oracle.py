@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.testing import adhoc_cases, oracle
-from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
-from streamjoin.testing.adhoc_oracle import Arrival, Condition, JointWindow, Life, Meaning, results, rows, rows_by_batch
-from tests.adhoc.duckdb_twin import duckdb_rows
+from streamjoin.queries.language.sql import parse
+from streamjoin.testing import oracle
+from tests.oracles import adhoc_cases
+from tests.oracles.adhoc_meaning import arrivals_of, meaning_of
+from tests.oracles.adhoc_oracle import Arrival, Condition, JointWindow, Life, Meaning, results, rows, rows_by_batch
+from tests.queries.duckdb_twin import duckdb_rows
 
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc.executors.spark_feed import split
 from streamjoin.model.errors import StreamJoinError
-from tests.adhoc.journal_cases import LEFT, RIGHT, SCHEMA, Killed, killed_at
-from tests.adhoc.looped import Looped
+from streamjoin.queries.executors.spark import split
+from tests.queries.journal_cases import LEFT, RIGHT, SCHEMA, Killed, killed_at
+from tests.queries.looped import Looped
 
 BAD = pa.table({"file": ["a", "a"], "value": ["!", "?"]})
 BATCHES = 3
@@ -83,7 +83,7 @@ def test_the_newest_of_them(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(tmp_path: Path) -> None:
     """It has no counts of malformed records, and none of what a batch set aside."""
-    from streamjoin.adhoc.engine.journal_files import read_record, write_record
+    from streamjoin.queries.engine.journal import read_record, write_record
 
     with Looped(tmp_path) as run:
         run.register(LEFT)

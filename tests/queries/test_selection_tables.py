@@ -7,12 +7,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.selection_tables import DENSE, Bits, JointSelections, Selected, SelectionTables
 from streamjoin.model.expression.canonical import canonical
 from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
 from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.expression.parsing import parse_condition
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.selection_tables import DENSE, Bits, JointSelections, Selected, SelectionTables
 from tests.seeds import examples
 
 SCHEMA = pa.schema({"i": pa.int64(), "s": pa.int16(), "u": pa.uint64(), "f": pa.float64(), "t": pa.string()})

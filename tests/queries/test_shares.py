@@ -13,17 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc.core.changes import Create, Drop
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared, ShareFigures
-from streamjoin.adhoc.engine.journal_files import write_table
-from streamjoin.adhoc.executors.replica import Assignment, Delta, Replica, run_share, unpacked
-from streamjoin.adhoc.executors.shares import balanced, even_cuts, fixed, following_load, shares_of
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.model.errors import CheckpointError
-from streamjoin.testing import adhoc_kind_cases
-from tests.adhoc.core_cases import Rows, lateness_of, rows_of, streams_of
+from streamjoin.queries.core.changes import Create, Drop
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared, ShareFigures
+from streamjoin.queries.engine.journal import write_table
+from streamjoin.queries.executors.replica import Assignment, Delta, Replica, run_share, unpacked
+from streamjoin.queries.executors.shares import balanced, even_cuts, fixed, following_load, shares_of
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.optimizer.plans import Plan
+from tests.oracles import adhoc_kind_cases
+from tests.queries.core_cases import Rows, lateness_of, rows_of, streams_of
 
 SLOW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime as dt
 import gzip
+import io
 import json
 import os
 import threading
@@ -17,14 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Engine
-from streamjoin.adhoc.engine import executor
-from streamjoin.adhoc.sources import decoding
-from streamjoin.adhoc.sources.files import FileReader, FileSource
-from streamjoin.adhoc.sources.kafka import KafkaSource
-from streamjoin.adhoc.sources.rate import RateSource
-from streamjoin.adhoc.sources.selecting import RowSelection
 from streamjoin.config.columns import parse_columns
 from streamjoin.model.errors import CheckpointError, ExpressionError, SchemaError, SetupError, SpecError, StateError
+from streamjoin.queries.engine import executor
+from streamjoin.queries.sources import decoding, files
+from streamjoin.queries.sources.described import RowSelection
+from streamjoin.queries.sources.files import FileReader, FileSource
+from streamjoin.queries.sources.kafka import KafkaSource
+from streamjoin.queries.sources.rate import RateSource
 from tests.seeds import examples
 
 DDL = (
@@ -218,11 +220,135 @@ def test_parquet_files_are_cast_where_nothing_is_lost(tmp_path: Path) -> None:
         rows_of(pa.table({"k": pa.array([1], pa.int8()), "ts": pa.array([at], pa.timestamp("ms")), "z": [1]})) == told
     )
     assert rows_of(pa.table({"k": [1]})) == [{"k": 1, "ts": None}]
-    with pytest.raises(OSError, match=r"column 'k' of .* is double, which is no int64"):
-        rows_of(pa.table({"k": [1.5]}))
-    (tmp_path / "1.parquet").write_bytes(b"none")
-    with pytest.raises(OSError, match="can't be read as Parquet"):
-        FileReader(FileSource(str(tmp_path), "parquet", FILES), None).read(None)
+    assert rows_of(pa.table({"k": [1.5]})) == []
+
+
+def spoiled(kind: str) -> tuple[str, str, bytes]:
+    """A format, a file's name, and content that is none of it."""
+    lines = "".join(line(n, n) for n in range(200)).encode()
+    parquet = io.BytesIO()
+    pq.write_table(pa.table({"k": list(range(1000))}), parquet)
+    whole = bytearray(parquet.getvalue())
+    whole[20:200] = bytes(180)
+    wrong = io.BytesIO()
+    pq.write_table(pa.table({"k": [1.5]}), wrong)
+    return {
+        "cut gz": ("json", "2.json.gz", gzip.compress(lines)[:-20]),
+        "empty gz": ("json", "2.json.gz", b""),
+        "text as gz": ("json", "2.json.gz", lines),
+        "cut bz2": ("csv", "2.csv.bz2", bz2.compress(b"1,\n" * 500)[:-7]),
+        "cut zst": ("json", "2.json.zst", pa.compress(lines, "zstd", asbytes=True)[:-3]),
+        "no parquet": ("parquet", "2.parquet", b"none"),
+        "cut parquet": ("parquet", "2.parquet", parquet.getvalue()[:-9]),
+        "damaged parquet": ("parquet", "2.parquet", bytes(whole)),
+        "other types": ("parquet", "2.parquet", wrong.getvalue()),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "cut gz",
+        "empty gz",
+        "text as gz",
+        "cut bz2",
+        "cut zst",
+        "no parquet",
+        "cut parquet",
+        "damaged parquet",
+        "other types",
+    ],
+)
+def test_a_bad_file_is_set_aside_and_the_stream_goes_on(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    format_, name, content = spoiled(kind)
+    data = tmp_path / "data"
+
+    def good(number: int, key: int) -> None:
+        if format_ == "parquet":
+            data.mkdir(exist_ok=True)
+            pq.write_table(pa.table({"k": [key], "ts": pa.array([key], pa.timestamp("s"))}), data / f"{number}.parquet")
+            os.utime(data / f"{number}.parquet", (number, number))
+        else:
+            text = line(key, key) if format_ == "json" else f"{key},1970-01-01T00:00:0{key}Z\n"
+            put(data, f"{number}.{format_}", text, number)
+
+    good(1, 1)
+    (data / name).write_bytes(content)
+    os.utime(data / name, (2, 2))
+    good(3, 3)
+    # Two files to a read, and all in one: what is beside it comes in.
+    for most in ("2", "1000"):
+        options = {"maxFilesPerTrigger": most}
+        engine = Engine(checkpoint=tmp_path / f"checkpoint-{most}")
+        engine.register("s", source=FileSource(str(data), format_, FILES, options), time="ts", lateness="1 minute")
+        engine.create("SELECT x.k FROM s x JOIN s y WITHIN 1 MINUTE ON x.k = y.k", name="q")
+        with engine:
+            engine.process_all_available()
+            (info,) = engine.streams()
+            assert (info.rows, info.malformed, info.error, info.failures) == (2, 1, None, 0)
+            (bad,) = engine.malformed("s").to_pylist()
+            assert bad["file"] == str(data / name)
+            assert bad["value"].startswith("the whole file is set aside: ")
+            assert engine.query("q").state == "running"
+        assert f"the file {data / name} is set aside" in caplog.text
+
+
+def test_a_file_that_is_removed_before_it_is_read_is_set_aside(tmp_path: Path) -> None:
+    data, notes = tmp_path / "data", tmp_path / "notes"
+    for number in (1, 2, 3):
+        put(data, f"{number}.json", line(number, number), number)
+    source = FileSource(str(data), "json", FILES, {"maxFilesPerTrigger": "1"})
+    first = source.open(notes).read(None)
+    assert first is not None
+    (data / "2.json").unlink()
+    reader = source.open(notes)
+    second = reader.read(first.position)
+    assert second is not None and second.rows.num_rows == 0 and second.malformed is not None
+    assert second.malformed["value"].to_pylist() == ["the whole file is set aside: it was removed before it was read"]
+    third = reader.read(second.position)
+    assert third is not None and third.rows["k"].to_pylist() == [3]
+
+
+def test_what_is_no_file_holds_up_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open a pipe waits for who writes to it; a file that is moved away while names are listed is none."""
+    os.mkfifo(tmp_path / "1.json")
+    put(tmp_path, "3.json", line(3, 3), 3)
+    found = files._files
+    monkeypatch.setattr(files, "_files", lambda root: [*found(root), ("2.json", tmp_path / "2.json")])
+    reader = FileSource(str(tmp_path), "json", FILES).open(None)
+    first = reader.read(None)
+    assert first is not None and first.rows["k"].to_pylist() == [3] and first.malformed is None
+    assert reader.read(first.position) is None
+    with pytest.raises(SetupError, match="neither a directory nor a file"):
+        FileSource(str(tmp_path / "1.json"), "json", FILES).open(None)
+
+
+def test_a_file_that_takes_too_much_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "1.json", line(1, 1), 1)
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(files, "_lines", refuse)
+    with pytest.raises(MemoryError, match=r"1\.json takes more memory than there is"):
+        FileSource(str(tmp_path), "json", FILES).open(None).read(None)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(MemoryError, match=r"1\.json takes more memory than there is"):
+        FileSource(str(tmp_path), "json", FILES).open(None).read(None)
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is no fault of its content, and may pass."""
+    put(tmp_path, "1.json", line(1, 1), 1)
+
+    def refuse(_: Path) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(OSError, match=r"1\.json can't be read: Input/output error"):
+        FileSource(str(tmp_path), "json", FILES).open(None).read(None)
 
 
 def test_sources_that_are_described_wrongly(tmp_path: Path) -> None:

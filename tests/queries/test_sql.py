@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamjoin as sj
-from streamjoin.adhoc.language.plan import Query
-from streamjoin.adhoc.language.sql import parse
+from streamjoin.model.errors import QueryError
 from streamjoin.model.expression.parsing import parse_condition
-from tests.adhoc.catalog import QUOTES, STREAMS, TRADES, joined, plan
+from streamjoin.queries.language.plan import Query, Stream
+from streamjoin.queries.language.sql import parse
+from tests.queries.catalog import QUOTES, STREAMS, TRADES, joined, plan
 
 FRAME = "SELECT t.px FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym"
 
@@ -329,3 +330,37 @@ def test_any_text_is_read_or_refused_with_a_place(data: st.DataObject) -> None:
         assert "\n  line " in str(error)
     else:
         assert query.text == text
+
+
+NEAR = "SELECT x.p FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{NEAR} AND x.s ~ 'a.*'", "write LIKE or ILIKE"),
+        (f"{NEAR} AND x.s !~ 'a.*'", "write LIKE or ILIKE"),
+        (f"{NEAR} AND x.s ~* 'a.*'", "write LIKE or ILIKE"),
+        (f"{NEAR} AND x.s REGEXP 'a'", "write LIKE or ILIKE"),
+        (f"{NEAR} AND x.s SIMILAR TO 'a'", "write LIKE or ILIKE"),
+        (f"{NEAR} AND ~x.k = 1", "allowed operators: "),
+        (f"{NEAR} WHERE x.k > $1", "write the value itself"),
+        (f"{NEAR} WHERE x.k > ?", "write the value itself"),
+        ("SELECT x.p FROM l x WHERE EXISTS (SELECT 1 FROM r y WHERE y.k = x.k)", "with SEMI JOIN b WITHIN"),
+        ("SELECT x.p FROM l x WHERE x.k NOT IN (SELECT y.k FROM r y)", "ANTI JOIN for NOT EXISTS and NOT IN"),
+        (f"{NEAR} WHERE EXISTS (SELECT 1 FROM r z WHERE z.k = x.k)", "with SEMI JOIN b WITHIN"),
+        (f"{NEAR} WHERE x.k IN (SELECT z.k FROM r z)", "with SEMI JOIN b WITHIN"),
+        *(
+            (f"{NEAR} WHERE {access} = 'v'", "make it a column before the join")
+            for access in ("x.s->'a'", "x.s->>'a'", "x.s#>'a'", "x.s['a']", "x.s:a", "json_extract(x.s, '$.a')")
+        ),
+        (f"{NEAR} WHERE get_json_object(x.s, '$.a') = 'v'", "make it a column before the join"),
+        (f"{NEAR} WHERE x.s @> 'a'", "make it a column before the join"),
+        *((nothing, "the query is empty; write SELECT ... FROM a JOIN b") for nothing in ("", "  ", ";", "-- x")),
+    ],
+)
+def test_what_other_dialects_have_is_told_what_to_write(text: str, message: str) -> None:
+    columns = pa.schema({"k": pa.int64(), "p": pa.int64(), "s": pa.string(), "t": pa.int64()})
+    with pytest.raises(QueryError) as told:
+        parse(text, [Stream(name, columns, "t") for name in "lr"])
+    assert message in told.value.message

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.core.buckets import Bucket, KeyAttribute
-from streamjoin.adhoc.core.stored_stream import SMALL, StoredStream
-from streamjoin.adhoc.core.tuple_columns import TupleArray, TupleColumn
 from streamjoin.model.keys import fit
 from streamjoin.model.predicates import Equi
+from streamjoin.queries.core.buckets import Bucket, KeyAttribute
+from streamjoin.queries.core.stored_stream import SMALL, StoredStream, TupleArray, TupleColumn
 
 SCHEMA = pa.schema({"k": pa.int64(), "t": pa.int64()})
 STREAM = Stream("s", SCHEMA, "t")

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Engine
-from streamjoin.adhoc.sinks.base import Target
-from streamjoin.adhoc.sources import tables
-from streamjoin.adhoc.sources.tables import DeltaSource, IcebergSource
 from streamjoin.model.errors import NotSupportedError, StateError
+from streamjoin.queries.sinks.base import Target
+from streamjoin.queries.sources import tables
+from streamjoin.queries.sources.tables import DeltaSource, IcebergSource
 from tests.formats.lakes import KINDS, Lake
 
 SCHEMA = pa.schema({"k": pa.int64(), "t": pa.int64()})

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from benchmarks.papers import ajoin_workload as ajoin
+from benchmarks.rivals import nexmark
 from streamjoin.adhoc import Stream
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.testing import ajoin_workload as ajoin
-from streamjoin.testing import nexmark
-from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
-from streamjoin.testing.adhoc_oracle import gate_order, rows
-from tests.adhoc.duckdb_twin import duckdb_rows
+from streamjoin.queries.language.sql import parse
+from tests.oracles.adhoc_meaning import arrivals_of, meaning_of
+from tests.oracles.adhoc_oracle import gate_order, rows
+from tests.queries.duckdb_twin import duckdb_rows
 
 AUCTION_HOUSE = [Stream(name, schema, nexmark.TIME) for name, schema in nexmark.SCHEMAS.items()]
 

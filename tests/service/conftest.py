@@ -7,16 +7,18 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from streamjoin.adhoc.core.settings import Settings
+from streamjoin.queries.core.settings import Settings
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
 from tests.service import feeds
+from tests.service.processes import command
 from tests.service.ticking import TickingEngine
 
 NEAR = (
@@ -34,12 +36,12 @@ class Live:
     clients: list[httpx.Client] = field(default_factory=list)
 
     def client(self, **options: object) -> httpx.Client:
-        made = httpx.Client(base_url=self.url, timeout=20, **options)  # type: ignore[arg-type]
+        made = httpx.Client(base_url=self.url, timeout=120, **options)  # type: ignore[arg-type]
         self.clients.append(made)
         return made
 
     def create(self, sql: str = NEAR, **more: object) -> str:
-        answer = httpx.post(f"{self.url}/api/v1/queries", json={"sql": sql, **more}, timeout=20)
+        answer = httpx.post(f"{self.url}/api/v1/queries", json={"sql": sql, **more}, timeout=120)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["name"])
 
@@ -61,7 +63,7 @@ def serving(app: FastAPI) -> Iterator[str]:
     finally:
         app.state.service.begin_stop()
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         listening.close()
         assert not thread.is_alive(), "the service did not stop"
 
@@ -71,11 +73,13 @@ Start = Callable[..., Live]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts services; options go to the engine (rows, rows_kept) and to the config."""
+    """Starts services; options go to the engine (rows, rows_kept, rows_bytes) and to the config."""
     with contextlib.ExitStack() as stack:
 
-        def begin(*, rows: int = 20, rows_kept: int = 1000, config: ServiceConfig | None = None) -> Live:
-            settings = Settings(newest_rows=rows_kept)
+        def begin(
+            *, rows: int = 20, rows_kept: int = 1000, rows_bytes: int = 0, config: ServiceConfig | None = None
+        ) -> Live:
+            settings = Settings(newest_rows=rows_kept, rows_bytes=rows_bytes)
             most = None if config is None else config.limits.queries
             engine = TickingEngine(lambda number: feeds.batch(number, rows), settings, most)
             stack.callback(engine.stop)
@@ -90,3 +94,10 @@ def start() -> Iterator[Start]:
 @pytest.fixture
 def live(start: Start) -> Live:
     return start()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A service file as `streamjoin init` writes it."""
+    command(tmp_path, "init")
+    return tmp_path / "streamjoin.toml"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.adhoc.language.plan import Stream
+from streamjoin.queries.language.plan import Stream
 
 START = dt.datetime(2026, 1, 1)
 SYMBOLS = np.array(["ACME", "BOLT", "CORE", "DYNE", "ECHO", "FLUX", "GRID", "HALO"])

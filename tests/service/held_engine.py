@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
-from streamjoin.adhoc.core.arrivals import Arrived
-from streamjoin.adhoc.core.contract import Core
-from streamjoin.adhoc.engine.executor import InProcess, Outputs
+from streamjoin.queries.core.arrivals import Arrived
+from streamjoin.queries.engine.executor import InProcess, Outputs, TupleCore
 from tests.service.ticking import TickingEngine
 
 
@@ -17,7 +17,7 @@ class HeldRows(InProcess):
         super().__init__()
         self.entered, self.released = threading.Event(), threading.Event()
 
-    def results(self, core: Core, arrived: Arrived) -> Outputs:
+    def results(self, core: TupleCore, arrived: Arrived) -> Outputs:
         if arrived.buckets:
             self.entered.set()
             self.released.wait()
@@ -27,5 +27,6 @@ class HeldRows(InProcess):
 def hold(engine: TickingEngine) -> HeldRows:
     """Have the next batch with tuples wait."""
     held = HeldRows()
-    engine._loop.executor = held
+    rows_out: Any = engine._loop.rows_out
+    rows_out.executor = held
     return held

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from queue import Empty, Queue
 
-LISTENING = r"listening on (http://127\.0\.0\.1:\d+)"
+LISTENING = r"listening on (https?://127\.0\.0\.1:\d+)"
 """What a service says once it can be reached; the group is its address."""
 
 
@@ -74,3 +74,24 @@ def running(arguments: list[str], directory: Path, **environment: str) -> Iterat
         process._reader.join()
         assert process.process.stderr is not None
         process.process.stderr.close()
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(directory: Path, *arguments: str, url: str = "", code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "streamjoin", *arguments],
+        cwd=directory,
+        env={**os.environ, "STREAMJOIN_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def light(file: Path, *mode: str) -> list[str]:
+    return ["-m", "tests.service.serve_program", str(file), *mode]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streamjoin.adhoc.sinks.base import Sink
 from streamjoin.model.errors import SetupError, StateError, StreamJoinError
+from streamjoin.queries.sinks.base import Sink
 from streamjoin.service import server
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.config_file import read_config

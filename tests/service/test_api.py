@@ -16,8 +16,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from streamjoin.adhoc.engine.inbox import Portion
 from streamjoin.model.errors import StateError
+from streamjoin.queries.engine.inbox import SourceBatch
 from streamjoin.service import state
 from tests.service import feeds
 from tests.service.conftest import NEAR, Live
@@ -133,7 +133,12 @@ def test_nothing_waits_for_a_batch_that_does_not_end(
     service = live.app.state.service
     live.create(name="near")
     before = client.get("/api/v1/plan").json()
-    assert client.get("/api/v1/activity").json() == {"running": None, "words": None, "stuck": False}
+    assert client.get("/api/v1/activity").json() == {
+        "running": None,
+        "words": None,
+        "stuck": False,
+        "catching_up": None,
+    }
     with batch_running(live):
         activity = client.get("/api/v1/activity").json()
         assert (activity["running"]["stage"], activity["stuck"]) == ("joining", False)
@@ -155,7 +160,7 @@ def test_nothing_waits_for_a_batch_that_does_not_end(
         wrong = client.post("/api/v1/queries", params={"dry_run": True}, json={"sql": "SELECT"})
         assert wrong.status_code == 422
         # Tuples that come meanwhile wait: that is back-pressure.
-        live.engine._inbox.put(Portion("trades", 1, feeds.batch(1)["trades"]))
+        live.engine._inbox.put(SourceBatch("trades", 1, feeds.batch(1)["trades"]))
         shares = {stream["name"]: stream["backpressure"] for stream in client.get("/api/v1/streams").json()["streams"]}
         assert 0 < shares["trades"] <= 1
         real = live.engine.activity()
@@ -169,7 +174,7 @@ def test_nothing_waits_for_a_batch_that_does_not_end(
         assert client.get("/api/v1/health").status_code == 200
         monkeypatch.undo()
     live.engine.tick()
-    assert client.get("/api/v1/ready").json() == {"status": "ready", "reason": None}
+    assert client.get("/api/v1/ready").json() == {"status": "ready", "reason": None, "catching_up": None}
     service.hub.poke()
     service.plans._patience = 20
     assert client.get("/api/v1/plan").json()["at"] > before["at"]

@@ -198,3 +198,19 @@ def test_a_client_sees_its_own_changes_at_once(live: Live) -> None:
     assert client.get("/api/v1/queries/near").status_code == 404
     counted = client.get("/metrics").text
     assert 'method="GET",route="/api/v1/queries",status="200"} 3' in counted
+
+
+def test_a_request_waits_for_its_turn_only_for_some_time() -> None:
+    boundary = threading.Event()
+
+    async def run() -> None:
+        waiting = WaitingRequests("changes", threads=1, patience=0.01)
+        first = asyncio.create_task(waiting.run(boundary.wait, 60))
+        await asyncio.sleep(0)
+        with pytest.raises(Problem, match=r"busy with other changes for more than 0.01 seconds; try again soon") as why:
+            await waiting.run(boundary.is_set)
+        assert (why.value.status, why.value.headers, waiting.refused) == (503, {"Retry-After": "2"}, 1)
+        boundary.set()
+        assert await first and await waiting.run(boundary.is_set) and not waiting.open
+
+    asyncio.run(run())

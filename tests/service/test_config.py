@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.resources
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from streamjoin.model.errors import PipelineFileError
 from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig
 from streamjoin.service.config_file import read_config
 from streamjoin.service.launch import named_sink
+from streamjoin.service.launch_spark import executor_words
 
 TEMPLATE = (importlib.resources.files("streamjoin") / "service" / "template.toml").read_text()
 TOKEN = "correct-horse-battery-staple"
@@ -45,6 +48,28 @@ def test_queries_that_share_nothing_have_no_partitions(tmp_path: Path) -> None:
 def test_files_of_earlier_versions_are_run_by_spark(tmp_path: Path) -> None:
     assert read(tmp_path, TEMPLATE).engine == "embedded"
     assert read(tmp_path, TEMPLATE.replace('engine = "embedded"', "")).engine == "spark"
+
+
+def test_the_engine_and_where_it_was_chosen_are_told(tmp_path: Path) -> None:
+    line = TEMPLATE.splitlines().index(next(line for line in TEMPLATE.splitlines() if line.startswith("engine ="))) + 1
+    file = tmp_path / "service.toml"
+    embedded = read(tmp_path, TEMPLATE).engine_words
+    assert embedded == f"engine: embedded, in this process ({file}, line {line})"
+    told = read(tmp_path, TEMPLATE, STREAMJOIN_SERVICE__ENGINE="spark").engine_words
+    assert told == "engine: spark, on Spark (the environment variable STREAMJOIN_SERVICE__ENGINE)"
+    plain = read(tmp_path, TEMPLATE.replace('engine = "embedded"', "")).engine_words
+    assert plain.startswith(f"engine: spark, on Spark, as {file} has no engine in [service]; engine = ")
+
+
+def test_where_spark_joins_is_told_with_the_reason(tmp_path: Path) -> None:
+    def told(master: str, **changes: Any) -> str:
+        config = ServiceConfig(checkpoint=str(tmp_path / "none"), **changes)
+        return executor_words(config, SimpleNamespace(sparkContext=SimpleNamespace(master=master)))
+
+    assert told("local[2]") == "queries are joined in the driver's process: Spark's master is local[2]"
+    assert told("yarn") == "queries are joined in cells on Spark's executors: Spark's master is yarn"
+    assert told("yarn", sharing="nothing").endswith('in the driver\'s process: sharing = "nothing"')
+    assert told("yarn", executor="driver").endswith("process: executor = 'driver' in streamjoin.toml")
 
 
 def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from uvicorn.server import ServerState
 
 from streamjoin.model.errors import SetupError
 from streamjoin.service import ServiceConfig
-from streamjoin.service.server import bind
+from streamjoin.service.server import Limited, bind
 from streamjoin.service.web import connections as subject
 from streamjoin.service.web.connections import Connection, Connections, places
-from streamjoin.service.web.log_limits import Limited
 from tests.service.processes import Process, running
 
 ROOT = Path(__file__).parents[2]
@@ -48,13 +47,14 @@ def few_files(directory: Path) -> Iterator[tuple[Process, str]]:
         yield service, url
 
 
+@pytest.mark.slow
 def test_half_open_requests_without_the_token_end_neither_the_engine_nor_the_service(tmp_path: Path) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with few_files(tmp_path) as (service, url), contextlib.ExitStack() as stack:
         place = urlsplit(url).hostname, urlsplit(url).port
         # A connection for each request: the service closes one that is idle for a second, perhaps as the next begins.
         limits = httpx.Limits(max_keepalive_connections=0)
-        client = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=30, limits=limits))
+        client = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=120, limits=limits))
 
         def batches() -> int:
             answer = client.get("/api/v1/history")
@@ -79,6 +79,11 @@ def test_half_open_requests_without_the_token_end_neither_the_engine_nor_the_ser
         assert {end[:12] for end in ends} <= {b"", b"HTTP/1.1 408", b"HTTP/1.1 401"}
         while batches() <= before + 5:
             pass
+        # Nobody comes after this one to push it out.
+        last = stack.enter_context(socket.create_connection(place))  # type: ignore[arg-type]
+        last.sendall(HALF_A_HEADER)
+        last.settimeout(30)
+        assert _read_all(last)[:12] == b"HTTP/1.1 408"
         figures = client.get("/metrics").text
         assert 'connections_ended_total{reason="pushed_out"}' in figures
         assert 'connections_ended_total{reason="request_too_slow"}' in figures
@@ -238,6 +243,43 @@ def test_endless_headers_are_refused_and_the_rest_of_a_body_is_no_header() -> No
             connection.data_received(b"x" * 8192)
         assert transport.state == "closing"
         assert transport.sent.startswith(b"HTTP/1.1 431 ")
+
+    asyncio.run(run())
+
+
+def _with_headers(size: int) -> bytes:
+    return b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"x-more: yes\r\n" * (size // 13) + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _with_headers(70_000),
+        WHOLE.replace(b"Host", b"X: " + b"x" * 70_000 + b"\r\nHost"),
+        WHOLE.replace(b"GET /", b"GET /" + b"x" * 70_000),
+        b"POST / HTTP/1.1\r\ncontent-length: 2\r\nX: " + b"x" * 70_000 + b"\r\n\r\n{}",
+    ],
+)
+@pytest.mark.parametrize("piece", [1 << 20, 40_000])
+def test_headers_over_the_limit_are_refused_however_they_come(data: bytes, piece: int) -> None:
+    """In one piece, too, and only once; the application does not see them."""
+
+    async def run() -> None:
+        clients = Clients(2)
+        clients.answer.set()
+        connection, transport = clients.connect()
+        for start in range(0, len(data), piece):
+            connection.data_received(data[start : start + piece])
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert transport.state == "closing"
+        assert transport.sent.startswith(b"HTTP/1.1 431 ")
+        assert transport.sent.count(b"HTTP/1.1") == 1
+        connection, transport = clients.connect(_with_headers(60_000) + _with_headers(60_000))
+        while transport.sent.count(b"HTTP/1.1 204") < 2:
+            await asyncio.sleep(0)
+        assert transport.state == "open"
+        await ended(clients)
 
     asyncio.run(run())
 

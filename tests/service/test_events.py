@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from typing import TYPE_CHECKING, cast
 
 import httpx
@@ -16,10 +15,10 @@ from streamjoin.service.event_stream import EventStream, engine_events, row_even
 from streamjoin.service.hub import Hub
 from streamjoin.service.state import Service
 from tests.service.conftest import Live, Start
-from tests.service.events import events
+from tests.service.events import events, wait_for
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.engine.info import BatchEvent
+    from streamjoin.queries.engine.info import BatchEvent
 
 
 def test_rows_come_as_events_and_leave_none_out(live: Live) -> None:
@@ -57,6 +56,27 @@ def test_a_lost_connection_goes_on_where_it_was(live: Live) -> None:
     assert len(data["rows"]) == data["total"] - total > 0
     wrong = client.get(f"/api/v1/queries/{name}/events", headers={"Last-Event-ID": "soon"})
     assert wrong.status_code == 422
+
+
+def test_degraded_is_told_at_once_and_its_end(live: Live) -> None:
+    """Without any batch: a stream that can't be read brings none."""
+    name = live.create()
+    other = live.create("SELECT c.user, d.page FROM clicks c JOIN clicks d WITHIN 1 SECONDS ON c.user = d.user")
+    client, engine_client = live.client(), live.client()
+    with (
+        client.stream("GET", f"/api/v1/queries/{name}/events") as answer,
+        engine_client.stream("GET", "/api/v1/events") as all_events,
+    ):
+        stream, everything = events(answer), events(all_events)
+        assert next(stream)[1]["state"] == "running"
+        live.engine.fail_stream("trades", "stream 'trades' failed: no broker")
+        for told in (next(stream), next(everything)):
+            assert (told[0], told[1]["name"], told[1]["state"]) == ("state", name, "degraded")
+            assert told[1]["error"] == "stream 'trades' failed: no broker"
+        assert client.get(f"/api/v1/queries/{other}").json()["state"] == "running"
+        live.engine.recover_stream("trades")
+        for told in (next(stream), next(everything)):
+            assert (told[0], told[1]["state"], told[1]["error"]) == ("state", "running", None)
 
 
 def test_state_and_end_are_told(live: Live) -> None:
@@ -182,15 +202,6 @@ def test_a_reader_that_left_gives_its_place_back(start: Start) -> None:
         wait_for(lambda: live.app.state.service.readers.open == 0)
 
 
-def wait_for(condition: object, seconds: float = 10.0) -> None:
-    done = threading.Event()
-    for _ in range(int(seconds / 0.01)):
-        if condition():  # type: ignore[operator]
-            return
-        done.wait(0.01)
-    raise AssertionError("it did not happen")
-
-
 async def collected(stream: event_stream.Events, count: int) -> list[str]:
     found = []
     async for text in stream:
@@ -223,7 +234,7 @@ def test_a_client_that_takes_nothing_is_let_go(live: Live) -> None:
 
     async def run() -> None:
         response = EventStream(service, lambda: engine_events(service, live.engine, heartbeat=0.001), patience=0.05)
-        await asyncio.wait_for(response({"type": "http", "path": "/"}, never, stuck), 10)  # type: ignore[arg-type]
+        await asyncio.wait_for(response({"type": "http", "path": "/"}, never, stuck), 120)  # type: ignore[arg-type]
 
     asyncio.run(run())
     assert service.readers.open == 0
@@ -240,6 +251,6 @@ def test_a_position_far_behind_is_told_as_skipped(kept: int) -> None:
 
 
 def test_a_stopping_service_ends_its_streams(live: Live) -> None:
-    with httpx.stream("GET", f"{live.url}/api/v1/events", timeout=20) as answer:
+    with httpx.stream("GET", f"{live.url}/api/v1/events", timeout=120) as answer:
         live.app.state.service.begin_stop()
         assert list(events(answer)) == [("end", {"reason": "stopping"})]

@@ -73,7 +73,7 @@ def test_a_foreign_host_is_refused_on_loopback(live: Live, host: str) -> None:
 @pytest.mark.parametrize("name", ["Host", "Authorization", "Origin", "Sec-Fetch-Site"])
 def test_a_header_that_is_checked_is_given_once(live: Live, name: str) -> None:
     given = ["Host"] * (1 + (name == "Host")) + [name] * (2 * (name != "Host"))
-    with contextlib.closing(http.client.HTTPConnection(live.url.removeprefix("http://"), timeout=20)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(live.url.removeprefix("http://"), timeout=120)) as connection:
         connection.putrequest("GET", "/api/v1/queries", skip_host=True)
         for header in given:
             connection.putheader(header, "localhost")

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from streamjoin.adhoc.engine import executor
-from streamjoin.adhoc.engine.engine import Engine
-from streamjoin.model.errors import PipelineFileError
+from streamjoin.model.errors import PipelineFileError, StreamJoinError
+from streamjoin.queries.engine import executor
+from streamjoin.queries.engine.engine import Engine
 from streamjoin.service import launch
+from streamjoin.service.config import ServiceConfig
 from streamjoin.service.config_file import read_config
-from streamjoin.service.launch_spark import register_on_spark, register_streams
+from streamjoin.service.launch_spark import register_on_spark
 from streamjoin.spark.pipeline.sources import MARK, open_marked
 
 pytestmark = pytest.mark.spark
@@ -87,6 +88,11 @@ def engine_of(spark: Any, file: Path) -> Engine:
     engine = Engine(spark, config.checkpoint)
     register_streams(engine, spark, config)
     return engine
+
+
+def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> dict[str, StreamJoinError]:
+    """Register the streams of the file; returns those that can't be opened now."""
+    return launch.register_all(engine, config, partial(register_on_spark, spark, config))
 
 
 def test_they_are_counted_once_and_kept(file: Path, spark: Any) -> None:

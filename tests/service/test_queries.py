@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from streamjoin.adhoc import QueryHandle
 from streamjoin.model.errors import StateError
 from streamjoin.service.app import create_app
 from streamjoin.service.config import Limits, ServiceConfig
@@ -100,9 +101,7 @@ def test_what_is_no_join_is_refused(client: httpx.Client, text: str) -> None:
     assert told["places"]
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"sql": ""}, {"sql": 3}, {"sql": NEAR, "more": 1}, {"sql": NEAR, "name": "a b"}, [], "text"]
-)
+@pytest.mark.parametrize("body", [{}, {"sql": 3}, {"sql": NEAR, "more": 1}, {"sql": NEAR, "name": "a b"}, [], "text"])
 def test_a_wrong_body_names_the_part(client: httpx.Client, body: object) -> None:
     told = problem(client.post("/api/v1/queries", json=body), 422, "invalid-request")
     assert all(error["at"].startswith("body") for error in told["errors"])  # type: ignore[attr-defined]
@@ -193,14 +192,14 @@ def test_the_limit_on_queries_holds_whatever_runs_at_the_same_time(start: Start)
         refuse(*arguments)
         if len(waited) < 12:
             waited.append(1)
-            together.wait(20)
+            together.wait(120)
 
     waited: list[int] = []
     live.app.state.service._refuse = checked
     statuses: list[int] = []
 
     def ask() -> None:
-        statuses.append(httpx.post(f"{live.url}/api/v1/queries", json={"sql": NEAR}, timeout=30).status_code)
+        statuses.append(httpx.post(f"{live.url}/api/v1/queries", json={"sql": NEAR}, timeout=120).status_code)
 
     askers = [threading.Thread(target=ask) for _ in range(12)]
     for asker in askers:
@@ -234,3 +233,40 @@ def test_numbers_that_json_can_not_hold_become_texts(live: Live, client: httpx.C
     assert int(row[2]) > 1 << 53
     assert isinstance(row[2], str)
     assert row[3] in (None, "Infinity")
+
+
+@pytest.mark.parametrize(("method", "path"), [("DELETE", ""), ("POST", "/pause"), ("POST", "/resume")])
+def test_a_query_that_is_dropped_meanwhile_is_not_found(
+    live: Live, method: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = live.create()
+    submit = live.engine._ask_for
+
+    def after_another(action: Any, name: str, wait: bool, timeout: float) -> None:
+        monkeypatch.undo()
+        submit("drop", name, True, 30.0)
+        submit(action, name, wait, timeout)
+
+    monkeypatch.setattr(live.engine, "_ask_for", after_another)
+    answer = live.client().request(method, f"/api/v1/queries/{name}{path}")
+    assert (answer.status_code, answer.json()["type"]) == (404, "urn:streamjoin:problem:no-such-query")
+    assert answer.json()["detail"] == f"there is no query '{name}'"
+
+
+def test_a_create_is_answered_also_if_the_query_is_dropped_at_once(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = QueryHandle.wait
+
+    def dropped(handle: QueryHandle, timeout: float | None = None) -> None:
+        wait(handle, timeout)
+        live.engine.drop(handle.name)
+
+    monkeypatch.setattr(QueryHandle, "wait", dropped)
+    answer = live.client().post("/api/v1/queries", json={"sql": NEAR, "name": "near"})
+    assert (answer.status_code, answer.json()["state"]) == (201, "dropped")
+
+
+def test_an_empty_text_is_told_what_to_write(live: Live) -> None:
+    for path in ("/api/v1/queries", "/api/v1/queries?dry_run=true"):
+        answer = live.client().post(path, json={"sql": ""})
+        assert answer.status_code == 422
+        assert "the query is empty; write SELECT" in answer.json()["detail"]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -21,34 +18,10 @@ from streamjoin.service.server import LONGEST_STOP, bind
 from tests.conftest import QUICK_START
 from tests.service.conftest import NEAR
 from tests.service.events import events
-from tests.service.processes import LISTENING, Process, running
+from tests.service.processes import LISTENING, ROOT, Process, command, light, running
 
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    command(tmp_path, "init")
-    return tmp_path / "streamjoin.toml"
-
-
-def command(directory: Path, *arguments: str, url: str = "", code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "streamjoin", *arguments],
-        cwd=directory,
-        env={**os.environ, "STREAMJOIN_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout
-
-
-def light(file: Path, *mode: str) -> list[str]:
-    return ["-m", "tests.service.serve_program", str(file), *mode]
-
-
-ROOT = Path(__file__).parents[2]
+# Nearly all of them start a service.
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -56,10 +29,10 @@ def test_one_signal_ends_it_well(file: Path, number: signal.Signals) -> None:
     with running(light(file), ROOT, STREAMJOIN_SERVICE__PORT="0") as service:
         url = service.until(LISTENING)[1]
         service.until("ready: streams trades, quotes, clicks")
-        with httpx.Client(base_url=url, timeout=30) as client, client.stream("GET", "/api/v1/events") as answer:
+        with httpx.Client(base_url=url, timeout=120) as client, client.stream("GET", "/api/v1/events") as answer:
             stream = events(answer)
             assert next(stream)[0] == "batch"
-            made = httpx.post(f"{url}/api/v1/queries", json={"sql": NEAR, "name": "near", "sink": "files"}, timeout=30)
+            made = httpx.post(f"{url}/api/v1/queries", json={"sql": NEAR, "name": "near", "sink": "files"}, timeout=120)
             assert made.json()["sink"] == f"parquet {file.parent}/streamjoin-out/near"
             service.process.send_signal(number)
             assert [data for kind, data in stream if kind == "end"] == [{"reason": "stopping"}]
@@ -71,7 +44,7 @@ def test_a_request_that_waits_for_a_batch_is_answered_before_the_end(file: Path)
     with running(light(file), ROOT, STREAMJOIN_SERVICE__PORT="0") as service:
         url = service.until(LISTENING)[1]
         service.until("ready:")
-        with httpx.Client(base_url=url, timeout=30) as client:
+        with httpx.Client(base_url=url, timeout=120) as client:
             for _ in range(5):
                 client.post("/api/v1/queries", json={"sql": NEAR}).raise_for_status()
             service.process.send_signal(signal.SIGTERM)
@@ -86,7 +59,7 @@ def test_a_batch_that_never_ends_is_told_and_does_not_hold_up_the_end(file: Path
     with running(light(file, "stuck"), ROOT, STREAMJOIN_SERVICE__PORT="0") as service:
         url = service.until(LISTENING)[1]
         assert "has been running for 1 s, joining" in service.until("not ready: batch .*").group()
-        ready = httpx.get(f"{url}/api/v1/ready", timeout=30)
+        ready = httpx.get(f"{url}/api/v1/ready", timeout=120)
         assert (ready.status_code, ready.json()["status"]) == (503, "stuck")
         # Under load: changes that wait for the batch on all their threads, events, and half a request.
         with contextlib.ExitStack() as stack:
@@ -94,7 +67,7 @@ def test_a_batch_that_never_ends_is_told_and_does_not_hold_up_the_end(file: Path
                 client = stack.enter_context(contextlib.closing(socket.create_connection(address(url))))
                 client.sendall(create_request())
             client.sendall(b"GET /api/v1/ev")
-            assert httpx.get(f"{url}/api/v1/queries", timeout=30).status_code == 200
+            assert httpx.get(f"{url}/api/v1/queries", timeout=120).status_code == 200
             service.process.send_signal(signal.SIGTERM)
             assert service.ended(60) == 0, service.lines
     assert "did not end within 1 seconds; the next start computes it again" in service.lines[-1]
@@ -143,8 +116,10 @@ def quick_start(file: Path) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(
+    "engine",
+    ["embedded", pytest.param("spark", marks=(pytest.mark.spark, pytest.mark.thorough))],
+)
 def test_it_comes_back_after_kill_9_with_the_same_queries(file: Path, engine: str) -> None:
     quick_start(file)
     start = ["-m", "streamjoin", "serve"]

@@ -17,11 +17,11 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc.sources.described import described_source
+from streamjoin.queries.sources.described import described_source
 from streamjoin.service.config_file import read_config
 from streamjoin.service.launch import launch
-from tests.adhoc.looped import read_back
 from tests.cli.commands import run
+from tests.queries.looped import read_back
 from tests.service.processes import LISTENING, Process, running
 
 FILE = """\
@@ -48,7 +48,7 @@ format = "parquet"
 path = "out/{query}"
 """
 SQL = "SELECT t.id AS t, q.id AS q FROM trades t JOIN quotes q WITHIN 5 SECONDS ON t.sym = q.sym"
-KILLS = int(os.environ.get("STREAMJOIN_KILLS", "3"))
+KILLS = int(os.environ.get("STREAMJOIN_KILLS", "1"))
 STEPS, IN_STEP = 2 * KILLS, 10
 
 

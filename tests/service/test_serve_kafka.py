@@ -105,7 +105,7 @@ def shown(client: httpx.Client) -> str:
     return "".join(client.get(path).text for path in (*paths, "../../metrics"))
 
 
-@pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=(pytest.mark.spark, pytest.mark.thorough))])
 def test_killed_and_started_again_between_topics(broker: Broker, tmp_path: Path, engine: str) -> None:
     broker.create(f"trades-{engine}", f"quotes-{engine}", f"{engine}-near")
     write_file(tmp_path, broker.address, engine)

@@ -1,7 +1,8 @@
-"""Ten minutes of creates and drops, ten a second at a batch every two seconds, one batch right after the other.
+"""Minutes of creates and drops, ten a second at a batch every two seconds, one batch right after the other.
 
 Batches repeat after a while, shifted in time, so the oracle of the first of them in a query's life tells all others.
-One change of each batch goes through the interface, the others to the engine behind it: 6,000 in all.
+One change of each batch goes through the interface, the others to the engine behind it: 3,600 in the suite, 6,000 in
+`make thorough`.
 STREAMJOIN_BATCHES=900 runs for half an hour.
 """
 
@@ -18,16 +19,17 @@ import pyarrow as pa
 import pytest
 from fastapi import FastAPI
 
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.language.sql import parse
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.language.sql import parse
 from streamjoin.service.app import create_app
-from streamjoin.testing import adhoc_meaning, adhoc_oracle
+from tests.oracles import adhoc_meaning, adhoc_oracle
+from tests.seeds import THOROUGH
 from tests.service import feeds
 from tests.service.asgi_client import ask
 from tests.service.conftest import NEAR
 from tests.service.ticking import TickingEngine
 
-BATCHES = int(os.environ.get("STREAMJOIN_BATCHES", "300"))
+BATCHES = int(os.environ.get("STREAMJOIN_BATCHES", "300" if THOROUGH else "180"))
 PERIOD = 30
 ROWS = 4
 CHANGES = 20

@@ -11,16 +11,17 @@ import pyarrow as pa
 import pytest
 from starlette.responses import Response
 
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared
 from streamjoin.model.errors import StateError
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
 from streamjoin.service import app as application
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.hub import Hub
 from streamjoin.service.plan_graph import PlanGraph, readable
 from streamjoin.service.routes.models import LimitsModel
+from streamjoin.service.server import _Progress
 from streamjoin.service.web.cached import Together
 from tests.service import feeds
 from tests.service.conftest import NEAR, Live, serving
@@ -113,7 +114,7 @@ def test_a_join_is_one_node_whichever_side_drives_it() -> None:
     three = f"{NEAR} JOIN quotes r WITHIN 2 SECONDS ON r.sym = q.sym"
     core.apply([Create("two", NEAR), Create("three", three)])
     core.process(0, feeds.batch(0))
-    graph = PlanGraph(core.explain(), ["trades", "quotes"], {"two": "memory", "three": "memory"}, {}).as_data()
+    graph = PlanGraph(core.explain(), [], [], {}).as_data()
     joins = {node["id"]: node["queries"] for node in graph["nodes"] if node["kind"] == "join"}
     shared = [queries for queries in joins.values() if queries == ["three", "two"]]
     assert len(shared) == 1
@@ -130,7 +131,7 @@ def test_decisions_show_at_their_queries() -> None:
     for number in range(2):
         core.process(number, feeds.batch(number))
     core.replan()
-    graph = PlanGraph(core.explain(), [], {}, {}).as_data()
+    graph = PlanGraph(core.explain(), [], [], {}).as_data()
     rules: dict[str, set[str]] = {}
     for node in graph["nodes"]:
         lines = node["reason"].splitlines()
@@ -175,7 +176,8 @@ def test_before_the_engine_is_there_and_after_it_failed() -> None:
         assert answer.headers["retry-after"]
         assert "streamjoin_ready 0" in client.get("/metrics").text
         service.fail("the disk is full")
-        assert client.get("/api/v1/ready").json() == {"status": "failed", "reason": "the disk is full"}
+        failed = {"status": "failed", "reason": "the disk is full", "catching_up": None}
+        assert client.get("/api/v1/ready").json() == failed
         assert "the disk is full" in client.get("/api/v1/queries").json()["detail"]
         client.close()
 
@@ -202,6 +204,19 @@ def test_a_failed_stream_is_shown_and_everything_else_is_served(live: Live) -> N
         'stream_failures_total{stream="trades"} 3',
     ):
         assert f"streamjoin_{line}\n" in figures
+
+
+def test_a_degraded_query_is_seen_in_the_list_and_the_metrics(live: Live) -> None:
+    client = live.client()
+    name = live.create()
+    live.engine.fail_stream("trades", "stream 'trades' failed: no broker")
+    listed = client.get("/api/v1/queries").json()["queries"]
+    assert [(query["state"], query["error"]) for query in listed] == [("degraded", "stream 'trades' failed: no broker")]
+    text = client.get("/metrics").text
+    for line in ('queries{state="running"} 0', 'queries{state="degraded"} 1', f'query_degraded{{query="{name}"}} 1'):
+        assert f"streamjoin_{line}\n" in text
+    live.engine.recover_stream("trades")
+    assert f'streamjoin_query_degraded{{query="{name}"}} 0\n' in client.get("/metrics").text
 
 
 def test_metrics_are_what_prometheus_reads(live: Live) -> None:
@@ -251,7 +266,7 @@ def test_who_asks_for_an_answer_that_is_being_made_waits_for_it() -> None:
 
     def make() -> Response:
         made.append(len(made))
-        go.wait(20)
+        go.wait(120)
         return Response(str(len(made)))
 
     def fail() -> Response:
@@ -273,3 +288,30 @@ def test_who_asks_for_an_answer_that_is_being_made_waits_for_it() -> None:
                 await together.answer("y", fail)
 
     asyncio.run(run())
+
+
+def test_a_service_that_catches_up_is_ready_and_says_how_far_it_is(live: Live) -> None:
+    client = live.client()
+    catch_up = live.engine._catalog.streams["trades"].catch_up
+    catch_up.note(0, 100)
+    catch_up.note(41, 59)
+    ready = client.get("/api/v1/ready")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+    assert ready.json()["catching_up"].startswith("catching up: 41 %, 0 s")
+    shown = client.get("/api/v1/activity").json()["catching_up"]
+    assert (shown["share"], shown["streams"]) == (0.41, ["trades"]) and shown["seconds"] >= 0
+    streams = {one["name"]: one["caught_up"] for one in client.get("/api/v1/streams").json()["streams"]}
+    assert streams["trades"] == 0.41 and streams["quotes"] is None
+    lines: list[str] = []
+    times = iter((0.0, 0.5, 1.0, 5.0, 11.0, 12.0, 13.0, 14.0))
+    progress = _Progress(live.app.state.service, lines.append, lambda: next(times))
+    for _ in range(6):
+        progress.tell()
+    assert [line.partition(",")[0] for line in lines] == ["catching up: 41 %"] * 2 and lines[0].endswith("(trades)")
+    assert 'streamjoin_stream_caught_up{stream="trades"} 0.41' in client.get("/metrics").text
+    catch_up.note(50, 9)
+    progress.tell()
+    progress.tell()
+    assert lines[2:] == ["the streams have caught up"]
+    assert client.get("/api/v1/ready").json()["catching_up"] is None
+    assert 'streamjoin_stream_caught_up{stream="trades"} 1' in client.get("/metrics").text

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.engine.engine import Engine
-from streamjoin.adhoc.engine.inbox import Portion
-from streamjoin.adhoc.engine.info import BatchEvent
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.engine.engine import Engine
+from streamjoin.queries.engine.inbox import SourceBatch
+from streamjoin.queries.engine.info import BatchEvent
 from tests.service import feeds
 
 
@@ -46,7 +46,7 @@ class TickingEngine(Engine):
         cancel = self.on_batch(hear)
         bad = malformed or {}
         number, self._ticks = self._ticks, self._ticks + 1
-        portions = [Portion(name, number, rows, bad.get(name)) for name, rows in self._source(number).items()]
+        portions = [SourceBatch(name, number, rows, bad.get(name)) for name, rows in self._source(number).items()]
         self._inbox.put(*portions)
         for portion in portions:
             portion.done.result(60)
@@ -68,6 +68,21 @@ class TickingEngine(Engine):
         """Let a stream be one that can't be read."""
         for _ in range(times):
             self._catalog.streams[name].fail(error, 1_767_225_600.0)
+        self._stir()
+
+    def recover_stream(self, name: str) -> None:
+        """Let a stream that failed be read again."""
+        self._catalog.streams[name].recover()
+        self._stir()
+
+    def _stir(self) -> None:
+        """Tell of a state; returns when everyone who listens has heard of it."""
+        heard = threading.Event()
+        # Added after all others, so it is called after them.
+        cancel = self.on_state(heard.set)
+        self._catalog.stir()
+        assert heard.wait(60)
+        cancel()
 
     def fail(self, error: Exception) -> None:
         """Let the engine be one that failed."""

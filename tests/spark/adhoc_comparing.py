@@ -10,23 +10,23 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc import Settings, Stream
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.engine.stored import EngineChange
-from streamjoin.adhoc.language.plan import Query
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.testing.adhoc_meaning import arrivals_of, meaning_of
-from streamjoin.testing.adhoc_oracle import Life, gate_order, rows
-from tests.adhoc.core_cases import rows_of
-from tests.adhoc.looped import read_back
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.engine.journal import FileJournal
+from streamjoin.queries.engine.stored import EngineChange
+from streamjoin.queries.language.plan import Query
+from streamjoin.queries.language.sql import parse
+from tests.oracles.adhoc_meaning import arrivals_of, meaning_of
+from tests.oracles.adhoc_oracle import Life, gate_order, rows
+from tests.queries.core_cases import rows_of
+from tests.queries.looped import read_back
 from tests.spark.adhoc_driver import QUERIES, STEPS, tuples
 from tests.spark.adhoc_streams import SCHEMA
 
 
 def compare(directory: Path, executor: str, checkpoint: str | None = None) -> None:
     """What every query wrote, against the oracle, by what the log says of changes and arrivals."""
-    journal = Journal(checkpoint or str(directory / "checkpoint"), executor)
+    journal = FileJournal(checkpoint or str(directory / "checkpoint"), executor)
     try:
         changes = [
             EngineChange.unpacked(body).record

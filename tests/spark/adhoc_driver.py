@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from streamjoin.adhoc import Engine, ParquetSink, Settings
-from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.executors.distributed.pool import RowPool
-from streamjoin.adhoc.sources.files import FileSource
+from streamjoin.queries.engine.journal import FileJournal
+from streamjoin.queries.executors.distributed.outputs import RowPool
+from streamjoin.queries.sources.files import FileSource
 from tests.conftest import QUICK_START
 from tests.spark.adhoc_streams import SCHEMA, FileStream, table_of
 
@@ -73,7 +73,7 @@ def open_engine(
 
 def main(directory: Path, executor: str, checkpoint: str | None = None) -> None:
     # The test asks which tuples came in which batch.
-    Journal.kept = 10**6
+    FileJournal.kept = 10**6
     streams = {name: FileStream(directory / name) for name in ("l", "r")}
     with open_engine(directory, executor, streams, checkpoint) as engine:
         for step in range(STEPS):

@@ -67,13 +67,18 @@ def counted(table: pa.Table) -> Counter[tuple[Any, ...]]:
 
 
 def engine_on(
-    spark: Any, directory: Path, cells: int = 2, options: Mapping[str, Any] | None = None, **settings: Any
+    spark: Any,
+    directory: Path,
+    cells: int = 2,
+    options: Mapping[str, Any] | None = None,
+    lateness: str = "10 seconds",
+    **settings: Any,
 ) -> Engine:
     """A distributed engine over the streams `l` and `r`, which are files in the directory."""
     given = {"executor": "distributed", "partitions": cells, **(options or {})}
     engine = Engine(spark, directory / "checkpoint", Settings(**settings), **given)
     for name in ("l", "r"):
-        engine.register(name, FileStream(directory / name).frame(spark), lateness="10 seconds")
+        engine.register(name, FileStream(directory / name).frame(spark), lateness=lateness)
     return engine
 
 

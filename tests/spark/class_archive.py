@@ -1,7 +1,7 @@
 """An archive of the classes that Spark loads, which makes a young JVM half as dear: the tests start dozens.
 
-Made once a machine by a small program that runs a query, and kept in the user's cache. A JVM that can't use it, being
-another one, goes on without.
+`python -m tests.spark.class_archive` makes it, by a small program that runs a query, once for a Java and a pyspark at
+one place: a JVM refuses an archive of classes from elsewhere. A JVM that can't use it goes on without.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from streamjoin._cache import cache_dir
-
+_PLACE = Path(__file__).parents[2] / "build"
 _PROGRAM = """
 import sys
 from streamjoin.spark import session
@@ -35,8 +36,10 @@ java.wait()
 
 def archive() -> Path:
     """Where it lies, if it was made."""
-    which = f"{os.environ.get('JAVA_HOME')} {shutil.which('java')} {importlib.metadata.version('pyspark')}"
-    return cache_dir() / f"test-classes-{hashlib.sha256(which.encode()).hexdigest()[:16]}.jsa"
+    found = importlib.util.find_spec("pyspark")
+    place, version = found and found.origin, importlib.metadata.version("pyspark")
+    which = f"{os.environ.get('JAVA_HOME')} {shutil.which('java')} {place} {version}"
+    return _PLACE / f"spark-classes-{hashlib.sha256(which.encode()).hexdigest()[:16]}.jsa"
 
 
 def options() -> str:
@@ -45,7 +48,7 @@ def options() -> str:
     return f"-XX:SharedArchiveFile={path} -Xlog:disable" if path.exists() else ""
 
 
-def make_archive(scratch: Path) -> None:
+def make_archive() -> None:
     """Make it where it is not there; whoever comes second waits for the first."""
     path = archive()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,10 +60,15 @@ def make_archive(scratch: Path) -> None:
         draft = path.with_suffix(".draft")
         draft.unlink(missing_ok=True)
         flags = f"-XX:ArchiveClassesAtExit={draft} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
-        ran = subprocess.run([sys.executable, "-c", _PROGRAM, flags, str(scratch)], capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            ran = subprocess.run([sys.executable, "-c", _PROGRAM, flags, scratch], capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
         if draft.exists():
             draft.rename(path)
         else:
             # A Java that makes none: not worth another try.
             none.touch()
+
+
+if __name__ == "__main__":
+    make_archive()

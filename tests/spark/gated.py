@@ -61,10 +61,18 @@ def gated_blueprint(
 
 
 def gated_batch(
-    plan: Blueprint, root: Path, batch: int, sent: Sent, now_ms: int | None = None, epoch: int = 1, task: int = 0
+    plan: Blueprint,
+    root: Path,
+    batch: int,
+    sent: Sent,
+    now_ms: int | None = None,
+    epoch: int = 1,
+    task: int = 0,
+    *,
+    ends: bool = False,
 ) -> pa.Table:
     """One batch through all stages; the rows in the order in which Spark would hold them."""
-    log = WindowLog(root, epoch, plan)
+    log = WindowLog(root, epoch, plan, batch if ends else None)
     collected = [
         row
         for (side, source), table in sent.items()

@@ -254,9 +254,11 @@ def in_process(
     sides: Sequence[pa.Table],
     epoch: int = 1,
     only: Sequence[int] | None = None,
+    *,
+    ends: bool = False,
 ) -> list[pa.RecordBatch]:
     """One batch through both stages; `only` names the ranges whose tasks get to run."""
-    log = WindowLog(root, epoch, plan)
+    log = WindowLog(root, epoch, plan, batch if ends else None)
     before = log.version(batch - 1)
     points, longest = planned(plan, before), longest_stored(plan, before)
     sent: dict[int, list[pa.RecordBatch]] = {partition: [] for partition in range(plan.partitions)}

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Budget, ParquetSink, Settings, Stream
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.executors.distributed.journal import FiledJournal
 from streamjoin.model.errors import StateError
-from tests.adhoc.core_cases import rows_of
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.executors.distributed.journal import FiledJournal
+from tests.queries.core_cases import rows_of
 from tests.spark.adhoc_streams import SCHEMA, FileStream, engine_on, table_of, written
 
 pytestmark = pytest.mark.spark

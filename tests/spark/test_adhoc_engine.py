@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, TableSink
-from streamjoin.adhoc.engine import executor
-from streamjoin.adhoc.executors import spark_feed
-from streamjoin.adhoc.executors.spark import SparkExecutor
 from streamjoin.model.errors import InputError, QueryError, SchemaError, SpecError, StateError
+from streamjoin.queries.engine import executor
+from streamjoin.queries.executors import spark as spark_executor
+from streamjoin.queries.executors.spark import SparkExecutor
 from streamjoin.spark.demo.feeds import drop
-from tests.adhoc.looped import read_back
+from tests.queries.looped import read_back
 from tests.spark.adhoc_streams import PAIRS, FileStream, counted, table_of
 
 pytestmark = pytest.mark.spark
@@ -160,7 +160,7 @@ def test_pause_resume_and_sinks_that_fail(
         streams["r"].rows((1, 20, 1.0), (1, 21, 1.0), (1, 22, 1.0))
         engine.process_all_available()
         info = bad.info()
-        assert (info.state, info.rows, info.rows_undelivered) == ("running", 0, 3)
+        assert (info.state, info.rows, info.rows_undelivered) == ("degraded", 0, 3)
         assert "no space" in str(info.error)
         assert good.info().rows == 3
         engine.pause("good")
@@ -176,6 +176,36 @@ def test_pause_resume_and_sinks_that_fail(
         # Nothing of what came meanwhile is lost.
         assert (bad.info().state, bad.info().error, bad.info().rows) == ("running", None, 9)
         assert sum(rows for _, rows in seen[1:]) == 9
+
+
+def test_a_directory_that_is_gone_makes_its_queries_degraded_until_it_is_back(
+    engine: Engine, streams: dict[str, FileStream], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark itself reads on, as if the directory were empty."""
+    monkeypatch.setattr(spark_executor, "LOOKED_AT_EVERY", 0.1)
+    told = threading.Condition()
+
+    def tell() -> None:
+        with told:
+            told.notify_all()
+
+    def wait_for(state: str) -> str | None:
+        with told:
+            assert told.wait_for(lambda: engine.query("q").state == state, 60)
+            return engine.query("q").error
+
+    engine.on_state(tell)
+    with engine:
+        engine.create(PAIRS, name="q")
+        streams["l"].rows((1, 10, 0.0))
+        engine.process_all_available()
+        streams["l"].directory.rename(tmp_path / "away")
+        assert "there is no directory" in str(wait_for("degraded"))
+        (tmp_path / "away").rename(streams["l"].directory)
+        assert wait_for("running") is None
+        streams["r"].rows((1, 20, 1.0))
+        engine.process_all_available()
+        assert counted(engine.rows("q")) == Counter([(10, 20)])
 
 
 def test_a_sink_may_ask_the_engine(engine: Engine, streams: dict[str, FileStream]) -> None:
@@ -336,7 +366,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
     monkeypatch.setattr(executor, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(executor, "LONGEST_PAUSE", 0.02)
     # A retry may take that long before it fails on a busy machine, and would count as recovered.
-    monkeypatch.setattr(spark_feed, "STEADY", 10_000)
+    monkeypatch.setattr(spark_executor, "STEADY", 10_000)
     handler = Heard("'r' failed", "'r' is read again")
     logger = logging.getLogger("streamjoin.adhoc")
     logger.addHandler(handler)

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from streamjoin.adhoc import Budget, ParquetSink
-from streamjoin.adhoc.engine import engine as adhoc_engine
-from streamjoin.adhoc.engine.attempts import Attempt
-from streamjoin.adhoc.executors.distributed import executor as distributed_executor
-from streamjoin.adhoc.executors.distributed.cell import run_cell
-from streamjoin.adhoc.executors.distributed.journal import FiledJournal
 from streamjoin.model.errors import StateError
+from streamjoin.queries.engine import engine as adhoc_engine
+from streamjoin.queries.engine.loop import Attempt
+from streamjoin.queries.executors.distributed import executor as distributed_executor
+from streamjoin.queries.executors.distributed.cell import run_cell
+from streamjoin.queries.executors.distributed.journal import FiledJournal
+from tests.seeds import thorough_but
 from tests.spark.adhoc_streams import PAIRS, FileStream, engine_on, written
 
 pytestmark = pytest.mark.spark
@@ -169,16 +170,16 @@ def test_the_second_start_computes_query_by_query_and_a_third_leaves_out_where_i
 ) -> None:
     unfinished(spark, tmp_path, monkeypatch)
     # A start that ended, and one that ended while a query was computed.
-    journal = FiledJournal(str(tmp_path / "checkpoint"))
+    journal = FiledJournal(str(tmp_path / "checkpoint")).log
     batch = max(journal.numbers("batches"))
-    Attempt(journal, batch).note("bad")
+    Attempt(journal, batch, {}).note("bad")
     journal.close()
     asked: list[list[str]] = []
     run = distributed_executor.CellRows._run
 
-    def noted(self: Any, core: Any, arrived: Any, active: Any) -> Any:
-        asked.append([name for name in active if not core.queries[name].paused])
-        return run(self, core, arrived, active)
+    def noted(self: Any, arrived: Any, active: Any) -> Any:
+        asked.append([name for name in active if not self._core.queries[name].paused])
+        return run(self, arrived, active)
 
     monkeypatch.setattr(distributed_executor.CellRows, "_run", noted)
     with engine_on(spark, tmp_path) as engine:
@@ -189,3 +190,98 @@ def test_the_second_start_computes_query_by_query_and_a_third_leaves_out_where_i
     assert asked[:3] == [[], ["good"], ["gone"]]
     assert written(tmp_path / "good") == written(tmp_path / "gone") == EVERY
     assert not written(tmp_path / "bad")
+
+
+WAITS = "SELECT x.p + 1 AS a, y.p AS b FROM l x LEFT JOIN r y WITHIN 5 SECONDS ON x.k = y.k"
+STEPS = {
+    "deciding": ("streamjoin.queries.core.kinds", "JoinKinds", "step"),
+    "gathering": ("streamjoin.queries.core.kinds", "JoinKinds", "gather"),
+    "naming what waits": ("streamjoin.queries.core.kinds", "JoinKinds", "with_ids"),
+    "packing what waits": ("streamjoin.queries.core.kinds", "KindState", "to_table"),
+    "holding what waits": ("streamjoin.queries.core.kinds", "JoinKinds", "pins"),
+    "computing outputs": ("streamjoin.queries.core.gathering", "Gatherer", "rows"),
+}
+
+
+def failing_in_cells(module: str, owner: str, function: str) -> Callable[[Any, Any, int], Any]:
+    """What tasks do, with a function that fails for the query `bad`."""
+    run = run_cell
+
+    def task(assignment: Any, whole: Any, cell: int) -> Any:
+        import importlib
+
+        target = getattr(importlib.import_module(module), owner)
+        real = getattr(target, function)
+
+        def fails(self: Any, *arguments: Any) -> Any:
+            if "bad" in (getattr(getattr(self, "query", None), "name", None), arguments[0] if arguments else None):
+                raise ValueError("injected")
+            return real(self, *arguments)
+
+        setattr(target, function, fails)
+        try:
+            return run(assignment, lambda: whole.value, cell)
+        finally:
+            setattr(target, function, real)
+
+    return task
+
+
+# The embedded engine is failed at every step: `tests/queries/test_every_step_isolated.py`.
+@pytest.mark.parametrize("step", thorough_but(STEPS, "deciding", "computing outputs"))
+def test_a_step_that_fails_in_cells_is_charged_to_its_query(
+    step: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed_executor, "_task", failing_in_cells(*STEPS[step]))
+    for _ in range(2):
+        # A restart gets past it.
+        with engine_on(spark, tmp_path) as engine:
+            if not engine.queries():
+                engine.create(PAIRS, name="good", sink=sink(tmp_path, "good"))
+                engine.create(WAITS, name="bad", sink=sink(tmp_path, "bad"))
+                engine.create(WAITS, name="fine", sink=sink(tmp_path, "fine"))
+                feed(tmp_path)
+            engine.process_all_available()
+            states = {info.name: info.state for info in engine.queries()}
+            assert states == {"good": "running", "bad": "failed", "fine": "running"}
+            assert "ValueError: injected" in str(engine.query("bad").error)
+    assert written(tmp_path / "good") == EVERY
+    assert not written(tmp_path / "bad")
+
+
+def test_the_reason_of_a_task_that_fails_is_what_its_python_raised(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise KeyError("the real reason")
+
+    monkeypatch.setattr(distributed_executor, "_task", poisoned("bad", fail))
+    with engine_on(spark, tmp_path) as engine:
+        for name in ("good", "bad"):
+            engine.create(PAIRS, name=name, sink=sink(tmp_path, name))
+        feed(tmp_path)
+        engine.process_all_available()
+        assert engine.query("bad").error == "the tasks that compute it fail: KeyError: 'the real reason'"
+        assert engine.query("good").rows == 20
+
+
+def test_tasks_of_shares_that_fail_leave_the_batch_to_the_driver(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as results over `spark.driver.maxResultSize`, which end the job."""
+    from streamjoin.adhoc import Engine
+    from streamjoin.queries.executors import spark_tasks
+
+    def too_large(*_: Any) -> Any:
+        raise RuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
+
+    monkeypatch.setattr(spark_tasks.Tasks, "_run", too_large)
+    engine = Engine(spark, tmp_path / "checkpoint", partitions=2, executor="driver")
+    for name in "lr":
+        engine.register(name, FileStream(tmp_path / name).frame(spark))
+    with engine:
+        engine.create(PAIRS, name="good", sink=sink(tmp_path, "good"))
+        feed(tmp_path)
+        engine.process_all_available()
+        assert engine.error is None
+    assert written(tmp_path / "good") == EVERY

@@ -1,11 +1,12 @@
 """Every predicate with every window, order and number of sources against the oracle on real Spark, many in one query.
 
 Each combination is a join of its own with a name of its own; their results travel together, tagged, so that one query
-of a few batches checks them all.
+of a few batches checks them all. The suite runs those in which every two settings meet; `make fuzz` runs all.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import os
 import random
@@ -22,7 +23,8 @@ import pytest
 import streamjoin as sj
 from streamjoin.spark import Source, join
 from streamjoin.testing import oracle
-from tests.seeds import FRESH
+from tests.oracles.market import market_frames
+from tests.seeds import FRESH, thorough_but
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,6 +82,13 @@ class Combination:
 
 
 ALL = [Combination(*c) for c in itertools.product(PREDICATES, WINDOWS, (True, False), (1, 2))]
+PAIRS = [
+    Combination(predicate, window, (i + j) % 2 == 0, 1 + (i // 2 + j) % 2)
+    for i, predicate in enumerate(PREDICATES)
+    for j, window in enumerate(WINDOWS)
+]
+"""Every two settings of different kinds meet in one of them."""
+OTHERS = [case for case in ALL if case not in PAIRS]
 
 
 def _stream(seed: int, first: int) -> list[Row]:
@@ -105,8 +114,25 @@ def _expected(case: Combination, left: list[list[Row]], right: list[Row]) -> lis
     return [(ids[0][l], ids[1][r]) for l, r in pairs]
 
 
+def _spec(case: Combination) -> sj.JoinSpec:
+    """Without an order: it is event time wherever there is a time column."""
+    return sj.JoinSpec(PREDICATES[case.predicate][0], WINDOWS[case.window][0], time="t")
+
+
+def _embedded(case: Combination, left: list[list[Row]], right: list[Row]) -> list[tuple[int, int]]:
+    """The rows of `sj.open` for the same spec, before its end: what a query on Spark has given out."""
+    names = [f"{i:04}" for i in range(case.sources)]
+    sources = {"left": names, "right": ["0000"]}
+    join = sj.open(_spec(case), left_schema=SCHEMA, right_schema=SCHEMA, sources=sources)
+    tables = [join.push(left=pa.Table.from_pylist(left[i], SCHEMA), source=name) for i, name in enumerate(names)]
+    tables.append(join.push(right=pa.Table.from_pylist(right, SCHEMA), source="0000"))
+    if not case.gated:
+        tables.append(join.close())
+    return [(row["id_left"], row["id_right"]) for table in tables for row in table.to_pylist()]
+
+
 def _joined(case: Combination, left: list[DataFrame], right: DataFrame) -> DataFrame:
-    spec = sj.JoinSpec(PREDICATES[case.predicate][0], WINDOWS[case.window][0], time="t", order="event_time")
+    spec = _spec(case)
     sources = [Source(frame, position="id") for frame in left[: case.sources]] if case.sources > 1 else left[0]
     found = join(
         sources, right, spec, ordered=case.ordered, positions=case.gated, name=case.name, partitions=2,
@@ -116,7 +142,8 @@ def _joined(case: Combination, left: list[DataFrame], right: DataFrame) -> DataF
     return found.selectExpr(f"'{case.name}' AS name", "id_left", "id_right", *order)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.filterwarnings("ignore:with time= the default order:FutureWarning")
+@pytest.mark.parametrize("part", thorough_but(range(4), 0))
 def test_every_combination_is_the_oracles(spark: SparkSession, tmp_path: Path, part: int) -> None:
     streams = {"a": _stream(FRESH + 1, 0), "b": _stream(FRESH + 2, 100), "c": _stream(FRESH + 3, 200)}
     for name, rows in streams.items():
@@ -132,7 +159,7 @@ def test_every_combination_is_the_oracles(spark: SparkSession, tmp_path: Path, p
         .parquet(str(tmp_path / name))
         for name in streams
     }
-    cases = ALL[part::4]
+    cases = OTHERS[part - 1 :: 3] if part else PAIRS
     together = reduce(lambda a, b: a.union(b), (_joined(c, [frames["a"], frames["b"]], frames["c"]) for c in cases))
     query = together.writeStream.format("memory").queryName(f"part{part}").trigger(availableNow=True).start()
     query.awaitTermination()
@@ -144,5 +171,34 @@ def test_every_combination_is_the_oracles(spark: SparkSession, tmp_path: Path, p
         pairs = [entry[2:] for entry in sorted(found[case.name])]
         assert len(wanted) > 10, case.name
         assert (pairs if case.gated else sorted(pairs)) == (wanted if case.gated else sorted(wanted)), case.name
+        assert _embedded(case, [streams["a"], streams["b"]], streams["c"]) == wanted, case.name
         if case.ordered:
             assert found[case.name] == sorted(found[case.name]), case.name
+
+
+def test_every_two_settings_meet() -> None:
+    def meeting(cases: list[Combination]) -> set[tuple[tuple[str, object], ...]]:
+        return {pair for case in cases for pair in itertools.combinations(vars(case).items(), 2)}
+
+    assert meeting(PAIRS) == meeting(ALL)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_no_pair_is_further_apart_than_its_window_says(spark: SparkSession, tmp_path: Path, ordered: bool) -> None:
+    """The join that `tests/joins/test_default_order.py` runs through the other doors, without an order as there."""
+    left, right, wanted = market_frames()
+    # The gate waits for a row behind the last: one without a partner lets all pairs out.
+    last = pa.array([max(side["ts"].to_pylist()[-1] for side in (left, right)) + dt.timedelta(hours=1)])
+    frames = []
+    for name, rows in (("left", left), ("right", right)):
+        end = pa.table({"sym": [name], "ts": last, "id": [-1]}, rows.schema)
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.concat_tables([rows, end]), tmp_path / name / "rows.parquet")
+        frames.append(spark.readStream.schema("sym string, ts timestamp_ntz, id long").parquet(str(tmp_path / name)))
+    spec = sj.JoinSpec(on=sj.Equi("sym"), window=sj.TimeWindow("5 seconds"), time="ts")
+    found = join(frames[0], frames[1], spec, ordered=ordered, partitions=2, columns=["id_left", "id_right"])
+    name = f"market{ordered}"
+    query = found.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+    query.awaitTermination()
+    pairs = [[row.id_left, row.id_right] for row in spark.table(name).collect()]
+    assert (pairs if ordered else sorted(pairs)) == (wanted if ordered else sorted(wanted))

@@ -105,6 +105,8 @@ def test_what_a_client_must_say_is_asked_for(connect: SparkSession, tmp_path: Pa
         result.union(given).writeStream.format("noop").start(checkpointLocation=str(tmp_path / "other"))
     with pytest.raises(sj.SetupError, match="needs a classic Spark session"):
         sj.adhoc.Engine(connect, str(tmp_path / "adhoc"))
+    with pytest.raises(sj.NotSupportedError, match="end_of_input=True is not there over Spark Connect"):
+        join(*streams(connect, tmp_path, BAND.left, BAND.right), SPEC, end_of_input=True)
     assert not (tmp_path / "c/streamjoin").exists()
 
 
@@ -115,6 +117,8 @@ def test_what_tasks_find_wrong_reaches_the_client(connect: SparkSession, tmp_pat
     shutil.copy(tmp_path / "left/0000.parquet", tmp_path / "left/more.parquet")
     with pytest.raises(sj.CheckpointError, match="the state of another join"):
         run_to_parquet(join(*sides, sj.JoinSpec(sj.Equi("x", "a"), SPEC.windows, time="ts")), tmp_path)
+    with pytest.raises(sj.CheckpointError, match="with the state of 'join', and this join is called 'other'"):
+        run_to_parquet(join(*sides, SPEC, name="other"), tmp_path)
     for part in ("offsets", "commits", "sources"):
         shutil.rmtree(tmp_path / "checkpoint" / part)
     writer = join(*sides, SPEC).writeStream.format("noop").trigger(availableNow=True)
@@ -150,7 +154,9 @@ def test_a_join_of_a_join_keeps_its_state_apart(connect: SparkSession, tmp_path:
 
 
 def test_a_table_gets_rows_of_other_queries_than_joins(connect: SparkSession, tmp_path: Path) -> None:
-    """`foreachBatch` runs in a process of the server: it knows the query by its checkpoint, and runs no join."""
+    """`foreachBatch` runs in a process of the server: it knows the query by its checkpoint, and can't run a join."""
+    from pyspark.errors import StreamingQueryException
+
     lake = Lake("delta", tmp_path / "lake")
     sides = _files(connect, tmp_path)
 
@@ -161,5 +167,11 @@ def test_a_table_gets_rows_of_other_queries_than_joins(connect: SparkSession, tm
 
     run(sides[0], "plain")
     assert sorted(lake.table("plain")["id"].to_pylist()) == sorted(row["id"] for row in stream(BAND, seed=6, n=60)[0])
-    with pytest.raises(sj.StateError, match="within foreachBatch only on the thread that calls it"):
-        run(join(*sides, SPEC), "joined")
+    joined = join(*sides, SPEC)
+    for frame in (joined, joined.select("id_left").where("id_left > 3")):
+        with pytest.raises(sj.NotSupportedError, match="where a join can't run: use another sink, or a classic"):
+            run(frame, "joined")
+    given = join(*sides, SPEC, checkpoint=tmp_path / "joined")
+    given.createOrReplaceTempView("given")
+    with pytest.raises(StreamingQueryException, match="within foreachBatch only on the thread that calls it"):
+        run(connect.sql("SELECT * FROM given"), "joined")

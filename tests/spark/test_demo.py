@@ -19,9 +19,20 @@ import pytest
 from rich.console import Console
 
 import streamjoin as sj
-from streamjoin.spark.demo.figures import DemoFigures, Watch, Window, newest, weighted
 from streamjoin.spark.demo.run import MARKER, CtrlC, _errors_to, claimed
-from streamjoin.spark.demo.view import WIDTH, closing, curve, frame, plain_line, view
+from streamjoin.spark.demo.view import (
+    WIDTH,
+    DemoFigures,
+    Watch,
+    Window,
+    closing,
+    curve,
+    frame,
+    newest,
+    plain_line,
+    view,
+    weighted,
+)
 
 START = datetime(2013, 1, 1, 6, tzinfo=UTC)
 EVERY = timedelta(hours=6)

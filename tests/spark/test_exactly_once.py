@@ -20,9 +20,10 @@ from tests.spark.torture import Kills, Victim
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = int(os.environ.get("STREAMJOIN_KILLS", "5"))
-"""Altogether; `make torture` asks for two hundred."""
-_BATCHES = BATCHES if KILLS > 20 else 8
+KILLS = int(os.environ.get("STREAMJOIN_KILLS", "2"))
+"""Altogether; `make torture` asks for two hundred. The suite kills one driver, and `test_cluster.py` one executor."""
+_MANY = KILLS > 20
+_BATCHES = BATCHES if _MANY else 8
 # Kills of a Spark Connect server.
 _CONNECTED = max(1, KILLS // 10)
 
@@ -32,9 +33,9 @@ _CONNECTED = max(1, KILLS // 10)
 @pytest.mark.parametrize(
     ("master", "kills", "share_of_drivers"),
     [
-        ("local[2,1000]", KILLS - KILLS // 3 - _CONNECTED, 0.8),
-        ("local-cluster[2,1,512]", KILLS // 3, 0.1),
-        ("connect local[2,1000]", _CONNECTED, 1.0),
+        ("local[2,1000]", KILLS - KILLS // 3 - _CONNECTED, 0.8 if _MANY else 1.0),
+        pytest.param("local-cluster[2,1,512]", max(1, KILLS // 3), 0.1, marks=pytest.mark.thorough),
+        pytest.param("connect local[2,1000]", _CONNECTED, 1.0, marks=pytest.mark.thorough),
     ],
     ids=["drivers", "executors", "connect"],
 )
@@ -54,15 +55,16 @@ def test_the_output_is_that_of_an_undisturbed_run(
         laps += 1
     assert state.done == kills
     assert state.of_drivers > 0 or share_of_drivers < 0.5
-    assert "merge" in state.seen
-    assert len(state.seen) > 2, "the joins were never rescaled"
+    # One kill may come at the last batch, after which there is nothing to rescale.
+    assert not _MANY or "merge" in state.seen
+    assert not _MANY or len(state.seen) > 2, "the joins were never rescaled"
 
 
 def _teller(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
     """Where a long run shows what it has done so far."""
 
     def tell(line: str) -> None:
-        if KILLS > 20:
+        if _MANY:
             with capsys.disabled():
                 print(line, flush=True)
 

@@ -148,6 +148,7 @@ def test_no_writable_cache_gives_a_private_wrapper(tmp_path: Path) -> None:
     assert os.access(made / "bin" / "java", os.X_OK)
 
 
+@pytest.mark.slow
 def test_several_processes_at_once_share_one_wrapper(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "a", "17.0.15")
     script = (

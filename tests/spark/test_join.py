@@ -303,6 +303,37 @@ def test_a_restart_with_another_join_schema_or_format_is_refused(spark: SparkSes
     assert "the checkpoint has format 0 of the window log" in _failure(join(*sides, SPEC), tmp_path)
 
 
+@pytest.mark.parametrize("options", [{"ordered": True}, {"positions": True}, {"idle": "1 hour"}])
+def test_an_option_that_adds_a_gate_is_named(spark: SparkSession, tmp_path: Path, options: dict[str, Any]) -> None:
+    _, sides = _files(spark, tmp_path, batches=1)
+    run_to_parquet(join(*sides, SPEC), tmp_path)
+    failure = _failure(join(*sides, SPEC, **options), tmp_path)
+    assert "no gate came before the join and one does now: leave out ordered=True, positions=True, idle=" in failure
+    assert "0000" not in failure
+    run_to_parquet(join(*sides, SPEC, **options), tmp_path / "gated")
+    assert "a gate came before the join and none does now: it had one of ordered=True" in _failure(
+        join(*sides, SPEC), tmp_path / "gated"
+    )
+
+
+def test_another_name_is_told_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    _, sides = _files(spark, tmp_path, batches=1)
+    run_to_parquet(join(*sides, SPEC, name="trades"), tmp_path)
+    for name in ("quotes", None):
+        writer = join(*sides, SPEC, name=name).writeStream.format("noop")
+        with pytest.raises(
+            sj.CheckpointError,
+            match=rf"batches up to 0 with the state of 'trades', and this join is called '{name or 'join'}': use "
+            r"name='trades' as before, or start with a new checkpoint",
+        ):
+            writer.start(checkpointLocation=str(tmp_path / "checkpoint"))
+    assert sorted(path.name for path in (tmp_path / "checkpoint/streamjoin").iterdir()) == ["trades"]
+    plain = sides[0].writeStream.format("noop").trigger(availableNow=True)
+    plain.start(checkpointLocation=str(tmp_path / "plain")).awaitTermination()
+    with pytest.raises(sj.CheckpointError, match="with no join's state, and this join is called 'join': run the query"):
+        join(*sides, SPEC).writeStream.format("noop").start(checkpointLocation=str(tmp_path / "plain"))
+
+
 def test_a_checkpoint_deleted_by_half_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     _, sides = _files(spark, tmp_path, batches=1)
     run_to_parquet(join(*sides, SPEC), tmp_path)

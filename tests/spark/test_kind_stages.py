@@ -24,7 +24,14 @@ from streamjoin.storage.log import WindowLog
 from streamjoin.storage.pieces import write_piece
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase
-from streamjoin.testing.kind_cases import as_of_cases, interval_kind_cases, kind_cases
+from tests.oracles.expected import expected
+from tests.oracles.kind_cases import (
+    as_of_cases,
+    extreme_cases,
+    interval_kind_cases,
+    kind_cases,
+    tied_as_of_cases,
+)
 from tests.seeds import examples
 from tests.spark.gated import (
     PLANS,
@@ -88,7 +95,7 @@ def _check_outer(case: JoinCase, seed: int, ordered: bool) -> None:
     rows, standing = _run(case, seed, ordered)
     released = standing.counts[0] if case.spec.self_join else sum(standing.counts)
     through = JoinCase(case.spec, case.match, case.schemas, case.events[:released], ())
-    wanted = conformance.expected(through)
+    wanted = expected(through)
     _check(rows, wanted, ordered)
     waiting = {row[0] if row[1] is None else row[1]: row[0] is None for row in wanted[len(rows) :]}
     assert case.spec.how != "semi" or not waiting
@@ -111,13 +118,37 @@ def test_as_of_rows_and_their_order_are_the_oracles(case: JoinCase, seed: int, o
     _check_as_of(case, seed, ordered)
 
 
+@settings(LIGHT, max_examples=examples(90))
+@given(case=tied_as_of_cases(), seed=st.integers(0, 99), ordered=st.booleans())
+def test_of_partners_at_one_time_the_contract_says_which(case: JoinCase, seed: int, ordered: bool) -> None:
+    _check_as_of(case, seed, ordered)
+
+
+@pytest.mark.parametrize(
+    ("match", "partner"),
+    [
+        (sj.AsOf("forward", 5), 10),
+        (sj.AsOf("backward", 5), 11),
+        (sj.AsOf("nearest", 5), 11),
+        (sj.AsOf("forward", 5, exact=False), 12),
+    ],
+)
+def test_an_as_of_join_by_a_band_takes_the_first_ahead_and_the_last_behind(
+    match: sj.AsOf, partner: int, tmp_path: Path
+) -> None:
+    plan = gated_plan(gated_spec(on=sj.Band("x", "x", 2), window=None, match=match, how="left"))
+    right = gated_table((5, 85, 10), (5, 83, 11), (6, 84, 12), (6, 84, 13), (99, 0, 14))
+    sent = {(0, 0): gated_table((5, 84, 0), (99, 0, 1)), (1, 0): right}
+    assert conformance.ids(gated_batch(plan, tmp_path, 0, sent)) == [(0, partner)]
+
+
 def _check_as_of(case: JoinCase, seed: int, ordered: bool) -> None:
     rows, standing = _run(case, seed, ordered)
     match = bind(case.spec, *case.schemas).match
     assert match is not None
     reach = 0 if match.direction == "backward" else match.tolerance or 0
     decided = {e.row["id"] for e in case.events if not e.right and e.ts + reach < standing.bound[0]}
-    wanted = [row for row in conformance.expected(case) if row[0] in decided]
+    wanted = [row for row in expected(case) if row[0] in decided]
     assert len(rows) == len(wanted)
     _check(rows, wanted, ordered)
 
@@ -125,6 +156,19 @@ def _check_as_of(case: JoinCase, seed: int, ordered: bool) -> None:
 @LIGHT
 @given(case=interval_kind_cases(), seed=st.integers(0, 99), ordered=st.booleans())
 def test_every_kind_on_intervals_is_the_oracles(case: JoinCase, seed: int, ordered: bool) -> None:
+    if case.spec.match is None:
+        _check_outer(case, seed, ordered)
+    else:
+        _check_as_of(case, seed, ordered)
+
+
+@LIGHT
+@given(
+    case=extreme_cases(kind_cases("event_time") | kind_cases("event_time", self_join=True) | as_of_cases()),
+    seed=st.integers(0, 99),
+    ordered=st.booleans(),
+)
+def test_times_at_the_ends_of_int64_are_the_oracles(case: JoinCase, seed: int, ordered: bool) -> None:
     if case.spec.match is None:
         _check_outer(case, seed, ordered)
     else:
@@ -161,7 +205,7 @@ def test_tuples_that_match_in_a_range_of_others_are_marked(
         result += _batch(gated_blueprint(spec, (schema, schema), partitions, sources), tmp_path, batch, sent, 1)
     case = JoinCase(spec, match, (schema, schema), tuple(events), ())
     assert len(result) > 20
-    assert result == conformance.expected(case)[: len(result)]
+    assert result == expected(case)[: len(result)]
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -70,9 +70,17 @@ def _ids(table: pa.Table) -> list[Row]:
 
 
 def _on_spark(spark: SparkSession, directory: Path, spec: sj.JoinSpec, batches: Sequence[Batch]) -> list[Row]:
-    _write(directory, _tables(batches))
-    _start(spark, directory, directory, spec).awaitTermination()
-    return _ids(rows_in_order(directory))
+    return _all_on_spark(spark, {directory: spec}, batches)[0]
+
+
+def _all_on_spark(spark: SparkSession, specs: dict[Path, sj.JoinSpec], batches: Sequence[Batch]) -> list[list[Row]]:
+    """The rows of each, run side by side in a directory of its own."""
+    for directory in specs:
+        _write(directory, _tables(batches))
+    queries = [_start(spark, directory, directory, spec) for directory, spec in specs.items()]
+    for query in queries:
+        query.awaitTermination()
+    return [_ids(rows_in_order(directory)) for directory in specs]
 
 
 def _embedded(spec: sj.JoinSpec, tables: Sequence[tuple[pa.Table, pa.Table]]) -> list[Row]:
@@ -92,19 +100,21 @@ def _random_tables() -> list[tuple[pa.Table, pa.Table]]:
     ]  # fmt: skip
 
 
-BAND = sj.JoinSpec(sj.Band("x", "x", 1), sj.TimeWindow(1), time="t", order="event_time")
+BAND = sj.JoinSpec(sj.Band("x", "x", 1), sj.TimeWindow(1), time="t")
+# Without an order, which is event time here as in the embedded engine.
 EVERY = {
     **{how: replace(BAND, how=how) for how in ("right", "semi", "anti")},
     "full": replace(BAND, how="full", window=(sj.CountWindow(3), sj.TimeWindow(4))),
     "intervals": replace(BAND, on=sj.Overlaps(("x", "t"), ("x", "t")), how="full"),
-    "nearest": sj.JoinSpec(sj.Equi("x"), match=sj.AsOf("nearest", 4), time="t", order="event_time", how="left"),
+    "nearest": sj.JoinSpec(sj.Equi("x"), match=sj.AsOf("nearest", 4), time="t", how="left"),
     "as-of by condition": sj.JoinSpec(
-        sj.Band("x", "x", 1), match=sj.AsOf("nearest", 6, exact=False), time="t", order="event_time", how="left"
+        sj.Band("x", "x", 1), match=sj.AsOf("nearest", 6, exact=False), time="t", how="left"
     ),
-    "without tolerance": sj.JoinSpec(sj.Equi("x"), match=sj.AsOf(), time="t", order="event_time", how="anti"),
+    "without tolerance": sj.JoinSpec(sj.Equi("x"), match=sj.AsOf(), time="t", how="anti"),
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:with time= the default order:FutureWarning")
 def test_every_kind_gives_the_rows_of_the_embedded_engine_in_its_order(spark: SparkSession, tmp_path: Path) -> None:
     """Two batches, then a restart with another number of partitions, then the rest."""
     tables = _random_tables()
@@ -133,6 +143,31 @@ def test_asymmetric_windows(spark: SparkSession, tmp_path: Path) -> None:
     rows = _on_spark(spark, tmp_path, spec, batches)
     assert rows == [(0, None), (1, 101), (2, 101), (None, 100), (None, 102)]
     assert rows == _embedded(spec, _tables(batches))
+
+
+def test_windows_and_tolerances_of_centuries(spark: SparkSession, tmp_path: Path) -> None:
+    """In nanoseconds from 1850 to 2020, and over all of int64: lengths were once cut to 2**62 - 1 without a word."""
+    day, ends = 86_400 * 10**9, (-(2**63), 2**63 - 1)
+    old, new = -43_829 * day, 18_262 * day
+    batch = [(new, 1), (ends[1] - 1, 2), (ends[1], 9)], [(ends[0] + 1, 2), (old, 1), (ends[1], 8)]
+    wanted: dict[int, list[Row]] = {
+        70_000 * day: [(0, 101), (1, None)],
+        62_091 * day: [(0, 101), (1, None)],
+        62_091 * day - 1: [(0, None), (1, None)],
+        2**64 - 3: [(0, 101), (1, 100)],
+        2**64 - 4: [(0, 101), (1, None)],
+        10**30: [(0, 101), (1, 100)],
+    }
+    by_time = sj.JoinSpec(sj.Equi("x"), sj.TimeWindow(1), time="t", order="event_time")
+    windows = {tmp_path / f"window {n}": replace(by_time, window=sj.TimeWindow(n)) for n in wanted}
+    as_of = {
+        tmp_path / f"as of {n}": replace(by_time, window=None, how="left", match=sj.AsOf("backward", n)) for n in wanted
+    }
+    found = _all_on_spark(spark, windows | as_of, [batch])
+    pairs = [[row for row in rows if row[1] is not None] for rows in wanted.values()]
+    assert dict(zip([*windows, *as_of], found, strict=True)) == dict(
+        zip([*windows, *as_of], [*pairs, *wanted.values()], strict=True)
+    )
 
 
 def test_a_watermark_that_moves_in_the_matching_batch(spark: SparkSession, tmp_path: Path) -> None:
@@ -173,6 +208,24 @@ def test_a_result_has_nullable_columns_and_keys_of_the_side_that_is_there(spark:
     assert sorted(rows, key=str) == [(7, 100, 0), (None, None, 0)]
 
 
+@pytest.mark.parametrize(("left", "right", "common"), [("int", "bigint", "bigint"), ("double", "int", "double")])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_key_of_two_types_has_their_common_type(
+    spark: SparkSession, tmp_path: Path, left: str, right: str, common: str, swapped: bool
+) -> None:
+    _write(tmp_path, _tables([([(0, 1), (1, 4), (20, 9)], [(0, 7), (1, 4), (20, 8)])]))
+    types = (right, left) if swapped else (left, right)
+    frames = [
+        read_source(spark, tmp_path / name).selectExpr("t", f"CAST(x AS {type_}) x", "id")
+        for name, type_ in zip("lr", types, strict=True)
+    ]
+    joined = join(frames[0], frames[1], replace(FULL, how="full"), columns=["x"])
+    assert joined.schema["x"].dataType.simpleString() == common
+    name = f"keys_{left}_{swapped}"
+    joined.writeStream.format("memory").queryName(name).trigger(availableNow=True).start().awaitTermination()
+    assert sorted(row.x for row in spark.table(name).collect()) == [1, 4, 7]
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
@@ -189,3 +242,12 @@ def test_what_a_kind_can_not_do_is_refused(
     left, right = (read_source(spark, tmp_path / name) for name in "lr")
     with pytest.raises(sj.NotSupportedError, match=message):
         join(left, right, replace(FULL, **changes), **options)
+
+
+def test_times_that_are_intervals_are_refused_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
+    _write(tmp_path, _tables([([], [])]))
+    frames = [
+        read_source(spark, tmp_path / name).selectExpr("make_dt_interval(0, 0, 0, t) AS t", "x", "id") for name in "lr"
+    ]
+    with pytest.raises(sj.NotSupportedError, match="'t' is an interval: Spark's watermarks count timestamps"):
+        join(frames[0], frames[1], replace(FULL, window=sj.TimeWindow("5 seconds")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -27,6 +27,7 @@ from streamjoin.spark.pipeline.progress import beginning
 from streamjoin.spark.pipeline.run import cause, run
 from streamjoin.spark.stages.scaling import asked_for
 from tests.conftest import QUICK_START
+from tests.formats.lakes import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +91,7 @@ def said_by(file: Path, spark: SparkSession) -> str:
 def test_files_to_files_and_on_again(tmp_path: Path, spark: SparkSession) -> None:
     file = files(tmp_path)
     said = said_by(file, spark)
-    assert "batch 0: 8 rows in, 2 out" in said
+    assert "batch 0: 2 left and 2 right rows in, 2 out, window 2 and 2, " in said
     assert "2 malformed on the left, 1 malformed on the right" in said
     assert f"malformed: 2 values on the left, in {tmp_path / 'out/malformed'}" in said
     assert "1 value on the right, only counted; to store them, set malformed = in [source.right]" in said
@@ -100,7 +101,7 @@ def test_files_to_files_and_on_again(tmp_path: Path, spark: SparkSession) -> Non
     assert {row["value"] for row in kept} == {TRADES[1], TRADES[2]}
 
     (tmp_path / "trades" / "2").write_text('{"ts": "2026-01-01T00:00:05Z", "sym": "A", "px": 10.3}\n')
-    assert "batch 1: 1 rows in, 2 out" in said_by(file, spark)
+    assert "batch 1: 1 left and 0 right rows in, 2 out, window 3 and 2, " in said_by(file, spark)
     added = [{"sym": "A", "px": 10.3, "bid": bid} for bid in (10.1, 10.4)]
     assert matched(tmp_path) == [*matches[:1], *added, *matches[1:]]
     assert not spark.streams.active
@@ -122,7 +123,10 @@ def matched(directory: Path) -> list[dict[str, object]]:
         ('"l.sym = r.sym AND', '"l.px + l.qx > 1 AND', 15, "qx"),
         ("l.sym = r.sym", "l.px = r.sym", 15, r"can't compare l\.px \(double\) with r\.sym"),
         ('on = "l.sym', "on = [\n'abs(l.px - r.bid) <= 1',\n{ equi = 'smy' }]\n#", 17, "no column 'smy'"),
-        ('window = "5 seconds"', "window = 5", 14, "window|whole number|duration"),
+        ('window = "5 seconds"', "window = 5", 16, "window|whole number|duration"),
+        ('window = "5 seconds"', "window = [{ count = 3 }, 5]", 16, "window|whole number|duration"),
+        ('window = "5 seconds"', "match = { tolerance = 5 }", 16, "duration"),
+        ('lateness = "1 minute"', "lateness = 3", 18, "lateness"),
         ('where = "bid > 0"', 'by = "part"', 13, "part"),
         ('lateness = "1 minute"', 'columns = ["px", "ask"]', 18, "ask"),
     ],
@@ -144,11 +148,13 @@ def test_what_spark_refuses_is_named_with_its_line(
 
 def test_a_check_reads_no_source_and_writes_nothing(tmp_path: Path, spark: SparkSession) -> None:
     file = tmp_path / "join.toml"
+    (tmp_path / "quotes").mkdir()
+    (tmp_path / "trades").mkdir()
     kafka = 'format = "kafka"\nservers = "nowhere:9092"\ntopic = "t"\nmetadata = { partition = "part" }\nby = "part"'
     file.write_text(FILES.replace('format = "json"\npath = "trades"', kafka, 1))
     columns = "ts_left timestamp, sym string, px double, part int, ts_right timestamp, bid double"
     assert check_pipeline(read_pipeline(file), spark) == f"{columns}, ts timestamp"
-    assert list(tmp_path.iterdir()) == [file]
+    assert sorted(tmp_path.rglob("*")) == [file, tmp_path / "quotes", tmp_path / "trades"]
     assert not spark.streams.active
     file.write_text(
         FILES.replace('path = "out/matches"', 'servers = "nowhere:9092"\ntopic = "m"\nkey = "smy"').replace(
@@ -157,6 +163,76 @@ def test_a_check_reads_no_source_and_writes_nothing(tmp_path: Path, spark: Spark
     )
     with pytest.raises(sj.PipelineFileError, match=r"line 23: .*smy"):
         check_pipeline(read_pipeline(file), spark)
+
+
+def _refusal(file: Path, spark: SparkSession) -> str:
+    with pytest.raises(sj.PipelineFileError) as caught:
+        check_pipeline(read_pipeline(file), spark)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_check_refuses_a_path_that_the_run_would(tmp_path: Path, spark: SparkSession) -> None:
+    file = files(tmp_path)
+    file.write_text(FILES.replace('path = "trades"', 'path = "trade"'))
+    assert f"line 6: path = '{tmp_path}/trade': there is no such file or directory" in _refusal(file, spark)
+    with pytest.raises(sj.StreamJoinError):
+        said_by(file, spark)
+    file.write_text(FILES.replace('path = "trades"', f'path = "file://{tmp_path}/no"'))
+    assert "line 6: path = 'file://" in _refusal(file, spark)
+    file.write_text(FILES.replace('path = "trades"', 'path = "trade*"'))
+    assert "sym string" in check_pipeline(read_pipeline(file), spark)
+    (tmp_path / "out").touch()
+    file.write_text(FILES.replace('path = "trades"', 'path = "no"').replace("sym STRING, bid", "bid"))
+    with pytest.raises(sj.PipelineFileError, match=r"^4 mistakes:\n") as caught:
+        check_pipeline(read_pipeline(file), spark)
+    for told in (
+        f"line 6: path = '{tmp_path}/no': there is no such file or directory",
+        f"line 21: path = '{tmp_path}/out/matches': {tmp_path}/out is not a directory",
+        f"line 1: checkpoint = '{tmp_path}/out/checkpoint': {tmp_path}/out is not a directory",
+        "unknown column r.sym",
+    ):
+        assert told in str(caught.value)
+
+
+def test_a_check_refuses_a_checkpoint_that_the_run_would(tmp_path: Path, spark: SparkSession) -> None:
+    file = files(tmp_path)
+    said_by(file, spark)
+    assert "sym string" in check_pipeline(read_pipeline(file), spark)
+    file.write_text(FILES.replace("0.25", "0.5"))
+    assert re.search(r"line 1: .*holds the state of another join .*: on was", _refusal(file, spark))
+    with pytest.raises(sj.CheckpointError, match="holds the state of another join"):
+        said_by(file, spark)
+    file.write_text(FILES.replace('time = "ts"', 'time = "ts"\nordered = true'))
+    assert "line 1: " in _refusal(file, spark)
+    assert "no gate came before the join and one does now: leave out ordered=True" in _refusal(file, spark)
+    root = tmp_path / "out/checkpoint/streamjoin"
+    (root / "join").rename(root / "mine")
+    file.write_text(FILES)
+    assert "with the state of 'mine', and this join is called 'join': use name='mine'" in _refusal(file, spark)
+
+
+def test_a_check_refuses_a_table_that_the_run_would(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    iceberg = FILES.replace('format = "json"\npath = "out/matches"', 'format = "iceberg"\ntable = "db.matches"')
+    file = files(tmp_path, iceberg)
+    refusal = _refusal(file, spark)
+    assert re.search(r"line 19: the Iceberg table db\.matches: URI missing", refusal)
+    with pytest.raises(sj.PipelineFileError) as when_run:
+        said_by(file, spark)
+    assert str(when_run.value) == refusal
+    options = f'options = {{ type = "sql", uri = "sqlite:///{tmp_path}/c.db", warehouse = "file://{tmp_path}/w" }}'
+    file.write_text(iceberg.replace('table = "db.matches"', f'table = "db.matches"\n{options}'))
+    assert "sym string" in check_pipeline(read_pipeline(file), spark)
+    assert not (tmp_path / "c.db").exists()
+    lake = Lake("delta", tmp_path / "lake")
+    lake.sink("there").connect(pa.schema([("sym", pa.int64())]))
+    place = lake.path("there")
+    file.write_text(FILES.replace('format = "json"\npath = "out/matches"', f'format = "delta"\npath = "{place}"'))
+    assert "line 19: " in _refusal(file, spark)
 
 
 def test_a_failure_while_it_runs_is_one_line(tmp_path: Path, spark: SparkSession) -> None:
@@ -226,7 +302,7 @@ def test_one_signal_is_a_clean_stop_of_rows_on_a_console(tmp_path: Path) -> None
                     process.send_signal(signal.SIGINT)
                     break
             seen += process.stderr.readlines()
-            assert process.wait(timeout=60) == 0, "".join(seen)
+            assert process.wait(timeout=240) == 0, "".join(seen)
         finally:
             process.kill()
     assert seen[-1].startswith("stopped: "), seen
@@ -242,7 +318,7 @@ def test_one_signal_is_a_clean_stop_of_rows_on_a_console(tmp_path: Path) -> None
 def test_a_wrong_file_is_exit_code_2(tmp_path: Path) -> None:
     file = tmp_path / "join.toml"
     file.write_text(RATE.replace("[sink]", "[sync]"))
-    out = subprocess.run(command(file), capture_output=True, text=True, timeout=60, check=False, env={**os.environ})
+    out = subprocess.run(command(file), capture_output=True, text=True, timeout=240, check=False)
     assert out.returncode == 2
     assert out.stderr.startswith("error: ") and len(out.stderr.splitlines()) == 1
 
@@ -323,16 +399,16 @@ def test_what_beginning_costs_is_worth_a_word() -> None:
     assert beginning(replace(figures, start_seconds=0.0, compile_seconds=0.0)) is None
 
 
-def test_the_file_in_the_readme_runs(tmp_path: Path, spark: SparkSession) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (block,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+def test_the_file_in_the_docs_runs(tmp_path: Path, spark: SparkSession) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     quotes = [{"ts": f"2026-01-01T00:00:0{i}Z", "sym": sym, "bid": 10.2} for i, sym in ((1, "A"), (8, "A"), (1, "B"))]
     for name, rows in (("trades", [json.loads(TRADES[0])]), ("quotes", quotes)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     file = tmp_path / "join.toml"
     file.write_text(block)
-    assert "batch 0: 4 rows in, 1 out" in said_by(file, spark)
+    assert "batch 0: 1 left and 3 right rows in, 1 out, window 1 and 3, " in said_by(file, spark)
     assert pq.read_table(tmp_path / "out/matches").select(["px", "bid"]).to_pylist() == [{"px": 10.0, "bid": 10.2}]
 
 
@@ -356,10 +432,27 @@ def test_kinds_of_join_from_a_file(tmp_path: Path, spark: SparkSession, join: st
     with (tmp_path / "trades" / "1").open("a") as trades:
         trades.write('{"ts": "2026-01-01T00:00:03Z", "sym": "C", "px": 3.0}\n')
     check_pipeline(read_pipeline(file), spark)
-    said_by(file, spark)
+    said = said_by(file, spark)
+    assert "undecided: " in said
+    assert "; the next start goes on with what waits. end_of_input = true in [join] decides it" in said
     for name, line in LATER.items():
         (tmp_path / name / "2").write_text(line)
     said_by(file, spark)
     lines = [line for path in tmp_path.glob("out/matches/*.json") for line in path.read_text().splitlines()]
     given = [(row["sym"], row["px"], row.get("bid")) for row in map(json.loads, lines)]
     assert sorted(given, key=str) == sorted(rows, key=str)
+
+
+def test_a_file_that_ends_its_input(tmp_path: Path, spark: SparkSession) -> None:
+    text = FILES.replace('window = "5 seconds"', 'window = "5 seconds"\nhow = "left"\nend_of_input = true')
+    file = files(tmp_path, text)
+    (tmp_path / "trades" / "1").write_text(TRADES[0] + "\n" + TRADES[0].replace('"A"', '"C"') + "\n")
+    said = said_by(file, spark)
+    assert "batch 1: 0 left and 0 right rows in, 2 out, " in said
+    assert "undecided" not in said
+    assert "done: 2 batches, " in said
+    lines = [line for path in tmp_path.glob("out/matches/*.json") for line in path.read_text().splitlines()]
+    assert sorted((row["sym"], row.get("bid")) for row in map(json.loads, lines)) == [("A", 10.1), ("C", None)]
+    # Nothing has come since.
+    file.write_text(text + '[spark]\nconf."spark.streamjoin.progress" = "false"\n')
+    assert said_by(file, spark) == "done: 0 batches, 0 rows in, 0 out\n"

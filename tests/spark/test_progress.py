@@ -50,7 +50,7 @@ def test_only_what_is_asked_for_or_needed_stays() -> None:
 BEGINNING = """
 import os, sys, pathlib
 from streamjoin.spark.stages import spending
-from streamjoin.kernels.compiling import WATCH
+from streamjoin.jit.compiling import WATCH
 from streamjoin.storage.log import WindowLog
 from tests.spark.joining import CASES, blueprint
 log = WindowLog(pathlib.Path(sys.argv[1]), 7, blueprint(CASES[0], 2))
@@ -136,10 +136,10 @@ def test_figures_late_files_and_columns_of_a_query(spark: SparkSession, tmp_path
     assert [report["observedMetrics"]["streamjoin_join"].asDict() for report in reports][1:] == [
         {"left_rows": 2, "right_rows": 2, "copies": 4, "window_left": 2, "window_right": 1, "window_bytes": ANY,
          "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 3, "position": 7, "waiting": 1, "gate_lag": 0,
-         "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
+         "left_in": 2, "right_in": 2, "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
         {"left_rows": 1, "right_rows": 1, "copies": 2, "window_left": 2, "window_right": 2, "window_bytes": ANY,
          "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 4, "position": 9, "waiting": 2, "gate_lag": 1,
-         "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
+         "left_in": 2, "right_in": 2, "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
     ]  # fmt: skip
     skews = [report["observedMetrics"]["streamjoin_join"]["skew"] for report in reports]
     assert skews == [1000, *(int(1000 * figure.skew + 1e-6) for figure in figures[:-1])]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamjoin.spark import join
-from streamjoin.spark.runtime import checkpoint_files
+from streamjoin.spark.runtime import driver_classes
 from tests.spark.joining import CASES, stream, streams, tables, write_files
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_a_file_of_a_checkpoint_is_there_whole_or_not_at_all(spark: SparkSession
     jvm: Any = spark._jvm
     path, place = tmp_path / "17", jvm.org.apache.hadoop.fs.Path(str(tmp_path / "17"))
     files = files_in(spark, str(tmp_path))
-    assert files.getClass().getName() == checkpoint_files.CLASS
+    assert files.getClass().getName() == driver_classes.CHECKPOINT_CLASS
 
     def begun(text: str, replace: bool) -> Any:
         begun_ = files.createAtomic(place, replace)
@@ -133,20 +133,20 @@ def test_other_file_systems_are_left_to_spark(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_who_chose_how_to_write_is_left_alone(spark: SparkSession) -> None:
     other = spark.newSession()
-    other.conf.set(checkpoint_files.SETTING, "some.Class")
-    assert not checkpoint_files.write_without_processes(other)
-    assert other.conf.get(checkpoint_files.SETTING) == "some.Class"
+    other.conf.set(driver_classes.CHECKPOINT_FILES, "some.Class")
+    assert not driver_classes.write_without_processes(other)
+    assert other.conf.get(driver_classes.CHECKPOINT_FILES) == "some.Class"
 
 
 @pytest.mark.spark
 def test_spark_keeps_its_own_way_where_the_class_is_not_to_be_had(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_files, "CLASS", "streamjoin.spark.Nowhere")
-    monkeypatch.setattr(checkpoint_files, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(driver_classes, "CHECKPOINT_CLASS", "streamjoin.spark.Nowhere")
+    monkeypatch.setattr(driver_classes, "cache_dir", lambda: tmp_path)
     other = spark.newSession()
-    assert not checkpoint_files.write_without_processes(other)
-    assert other.conf.get(checkpoint_files.SETTING, None) is None
+    assert not driver_classes.write_without_processes(other)
+    assert other.conf.get(driver_classes.CHECKPOINT_FILES, None) is None
     assert list(tmp_path.iterdir()) == [], "what did not load is not kept"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.spark import Progress, join
-from streamjoin.spark.runtime import stage_names
+from streamjoin.spark.runtime import driver_classes
 from tests.spark.three_sources import read_source, write_source
 
 if TYPE_CHECKING:
@@ -45,6 +45,6 @@ def test_stages_have_the_query_and_what_they_do_in_their_names(
         "in order: collect", "in order: gate", "in order: join", "in order: order",
     ]  # fmt: skip
     # Where the class can't be had, names are Spark's and the query runs.
-    monkeypatch.setattr(stage_names, "CLASS", "streamjoin.spark.Nowhere")
-    monkeypatch.setattr(stage_names, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(driver_classes, "STAGES_CLASS", "streamjoin.spark.Nowhere")
+    monkeypatch.setattr(driver_classes, "cache_dir", lambda: tmp_path)
     assert [name.split()[0] for name in _stages(spark, tmp_path, "plain")] == ["start", "start"]

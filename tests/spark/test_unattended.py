@@ -35,7 +35,7 @@ def _checkpoint(directory: Path, offsets: int = 0, commits: int = 0) -> Path:
     for part, entries in (("offsets", offsets), ("commits", commits)):
         (directory / part).mkdir(parents=True, exist_ok=True)
         for batch in range(entries):
-            (directory / part / str(batch)).touch()
+            (directory / part / str(batch)).write_text("v1\n{}\n")
     (directory / "metadata").write_text(json.dumps({"id": "query"}))
     return directory
 
@@ -50,6 +50,13 @@ def _merged(plan: Blueprint, log: object, batch: int) -> None:
     for thread in threading.enumerate():
         if thread.name == "streamjoin-merge":
             thread.join()
+
+
+def test_the_end_of_input_is_left_to_a_classic_session(tmp_path: Path) -> None:
+    checkpoint = _checkpoint(tmp_path, offsets=1)
+    (checkpoint / "offsets/0").write_text('v1\n{"conf":{"spark.streamjoin.end_of_input":"true"}}\n')
+    with pytest.raises(sj.NotSupportedError, match="batch 0 is the end of input, which a classic session has planned"):
+        attend(_unattended(), _task(checkpoint, "a"), 0)
 
 
 def test_a_start_is_registered_once_by_the_first_task(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ print(before, loaded())
 """
 
 
+@pytest.mark.slow
 def test_a_join_finds_its_kernels_loaded(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", LOADED, str(tmp_path)],
@@ -69,9 +70,9 @@ from streamjoin.spark.runtime.session import MORE_WARMING
 
 os.environ[MORE_WARMING] = "streamjoin.nobody," + sys.argv[1]
 daemon.start()
-import streamjoin.adhoc.executors.warming as adhoc
+import streamjoin.queries.executors.warming as adhoc
 
-assert "streamjoin.adhoc.executors.replica" in sys.modules
+assert "streamjoin.queries.executors.replica" in sys.modules
 
 def loaded():
     return sum(len(found.overloads) for found in gc.get_objects() if isinstance(found, Dispatcher))
@@ -79,14 +80,15 @@ def loaded():
 gc.unfreeze()
 before = loaded()
 adhoc.warm()
-from streamjoin.kernels.shared_queries.probe import probe_shared
+from streamjoin.queries.kernels.probe import probe_shared
 assert len(probe_shared.overloads) > 0
 print(loaded() - before)
 """
 
 
+@pytest.mark.slow
 def test_tasks_of_the_ad_hoc_engine_find_theirs_loaded() -> None:
-    from streamjoin.adhoc.executors.spark_tasks import WARMING
+    from streamjoin.queries.executors.spark_tasks import WARMING
 
     ran = subprocess.run(
         [sys.executable, "-c", ADHOC, WARMING], capture_output=True, text=True, check=True, timeout=300

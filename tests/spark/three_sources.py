@@ -16,6 +16,7 @@ import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase
+from tests.oracles.expected import expected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +96,7 @@ def expected_rows(left: Sequence[Row], right: Sequence[Row], spec: sj.JoinSpec) 
     apart = 1 if spec.match is None else 0
     through = ready if spec.match is None else tuple(events)
     case = JoinCase(spec, lambda l, r: abs(l["x"] - r["x"]) <= apart, (SCHEMA, SCHEMA), through, ())
-    rows = conformance.expected(case)
+    rows = expected(case)
     if spec.match is not None:
         reach = 0 if spec.match.direction == "backward" else bind(spec, SCHEMA, SCHEMA).windows[1].size
         decided = {e.row["id"] for e in events if not e.right and e.ts + reach < bound[0]}

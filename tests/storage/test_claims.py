@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks
-from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.model.errors import SetupError, StateError
+from streamjoin.queries.core.arrivals import Arrived, Clocks
+from streamjoin.queries.engine.journal import FileJournal
 from streamjoin.storage import settings
 from streamjoin.storage.claims import claim, claims, refuse_superseded
 from streamjoin.storage.log import WindowLog, new_epoch
@@ -79,6 +79,7 @@ def test_a_batch_of_an_older_start_fails_before_it_writes(location: str) -> None
     assert in_process(plan, root, 1, batches[1], newer)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_races_for_a_checkpoint(location: str) -> None:
     """Processes that open it at once, or of which the first is paused: nothing acknowledged is lost or mixed."""
     storage = settings.current()
@@ -94,10 +95,10 @@ def test_what_an_older_engine_writes_after_a_newer_one_has_read_is_void(moto: Mo
     moto.use()
     try:
         location = moto.location("void")
-        older = Journal(location, "embedded")
+        older = FileJournal(location, "embedded")
         older.write_changes(1, 0, [{"by": "older"}])
         older.write_input(_batch(0), {}, {}, 1)
-        newer = Journal(location, "embedded")
+        newer = FileJournal(location, "embedded")
         assert newer.numbers("batches") == [0]
         with pytest.raises(StateError, match="another start took over"):
             older.write_changes(2, 1, [{"by": "older"}])
@@ -106,7 +107,7 @@ def test_what_an_older_engine_writes_after_a_newer_one_has_read_is_void(moto: Mo
         assert newer.numbers("changes") == [1]
         newer.write_changes(2, 1, [{"by": "newer"}])
         newer.write_input(_batch(newer.batches_skipped + 1), {}, {}, 2)
-        third = Journal(location, "embedded")
+        third = FileJournal(location, "embedded")
         assert [third.read("changes", n)["records"][0]["by"] for n in third.numbers("changes")] == ["older", "newer"]
         assert third.numbers("batches") == [0, newer.batches_skipped + 1]
         for journal in (older, newer, third):
@@ -119,15 +120,15 @@ def test_a_slow_start_leaves_what_a_newer_one_writes(moto: Moto) -> None:
     """The newer one takes over while the older one starts, and writes whenever that has listed the changes."""
     moto.use()
     location = moto.location("slow")
-    journals: list[Journal] = []
+    journals: list[FileJournal] = []
     written: list[int] = []
 
-    class Slow(Journal):
+    class Slow(FileJournal):
         def _claimed(self, kind: str) -> list[tuple[int, int, str]]:
             records = super()._claimed(kind)
             if kind == "changes":
                 if not journals:
-                    journals.append(Journal(location, "embedded"))
+                    journals.append(FileJournal(location, "embedded"))
                 written.append(len(written) + 1)
                 journals[0].write_changes(written[-1], 0, [{"serial": written[-1]}])
             return records

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamjoin.storage import s3_objects
+from streamjoin.storage import object_clients
 from streamjoin.storage.log import new_epoch
 from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import RemotePath, place
@@ -32,7 +32,7 @@ def store(served: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("STREAMJOIN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(served, "conditional", True)
-    s3_objects._client.cache_clear()
+    object_clients._client.cache_clear()
     return served
 
 
@@ -70,7 +70,7 @@ def test_requests_of_a_log(store: ObjectStore) -> None:
 @pytest.mark.parametrize("size", [100, 11 << 20], ids=["whole", "in parts"])
 def test_the_first_of_two_writers_has_the_name(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Both have looked and found nothing there before either writes."""
-    monkeypatch.setattr(s3_objects, "PART", 5 << 20)
+    monkeypatch.setattr(object_clients, "PART", 5 << 20)
     file = _remote(f"s3://{store.empty_bucket(f'writers-{size}')}/deep/file")
     with atomic(file, once=True) as late, atomic(file, once=True) as early:
         early.write(b"1" * size)
@@ -87,7 +87,7 @@ def test_where_no_write_is_conditional_one_looks_first(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     if lacking == "boto3":
-        monkeypatch.setattr(s3_objects, "_client", lambda *_: None)
+        monkeypatch.setattr(object_clients, "_client", lambda *_: None)
     else:
         monkeypatch.setattr(store, "conditional", False)
     bucket = store.empty_bucket(lacking.replace(" ", "-"))

@@ -9,14 +9,14 @@ import json
 import select
 import sys
 
-from streamjoin.adhoc.engine.journal import Journal
 from streamjoin.model.errors import StateError
+from streamjoin.queries.engine.journal import FileJournal
 from streamjoin.storage import settings
 
 
 def write_until_fenced(checkpoint: str, name: str) -> str:
     try:
-        journal = Journal(checkpoint, "embedded")
+        journal = FileJournal(checkpoint, "embedded")
     except StateError:
         return "refused"
     try:
@@ -33,7 +33,7 @@ def write_until_fenced(checkpoint: str, name: str) -> str:
     return "stopped"
 
 
-def last_serial(journal: Journal, number: int) -> int:
+def last_serial(journal: FileJournal, number: int) -> int:
     return int(journal.read("changes", number)["records"][-1]["serial"])
 
 

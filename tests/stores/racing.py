@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from streamjoin.adhoc.engine.journal import Journal
+from streamjoin.queries.engine.journal import FileJournal
 from tests.stores.race_program import last_serial
 
 PATIENCE = 60.0
@@ -120,7 +120,7 @@ def _read_until_one_ends(pair: tuple[Writer, Writer], printed: dict[str, list[st
 
 
 def _check(checkpoint: str, printed: Mapping[str, list[str]]) -> None:
-    journal = Journal(checkpoint, "embedded")
+    journal = FileJournal(checkpoint, "embedded")
     try:
         numbers = journal.numbers("changes")
         stored = {number: journal.read("changes", number)["records"][0]["by"] for number in numbers}

@@ -1,6 +1,7 @@
 """Stores for the tests: each is a server that the tests start, with its settings and the locations on it.
 
-A server that can't be had or started is an error. Programs are fetched once and stay in the user's cache.
+A server that can't be had or started is an error. Programs are fetched once and stay in the user's cache;
+`python -m tests.stores.servers` fetches the jars that the suite needs.
 """
 
 from __future__ import annotations
@@ -260,16 +261,16 @@ def _s3(url: str, user: str) -> dict[str, Any]:
     return {"s3": {"endpoint": url, "region": "us-east-1", "access_key": user, "secret_key": SECRET}}
 
 
-def spark_jars(store: Store) -> list[Path]:
+def spark_jars(modules: tuple[jars.Module, ...] = S3_MODULES) -> list[Path]:
     """The jars with which Spark reaches a store, fetched when they are not there."""
-    if not store.spark:
+    if not modules:
         return []
     place = cache_dir() / f"store-s3-{HADOOP}"
     if not place.is_dir():
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
         try:
-            jars.retrieve(store.spark, draft / "jars", ivy_home=place.parent / "ivy", transitive=True)
+            jars.retrieve(modules, draft / "jars", ivy_home=place.parent / "ivy", transitive=True)
             connector = jars.Module("org.apache.hadoop", "hadoop-aws", HADOOP)
             jars.retrieve([connector], draft / "jars", ivy_home=place.parent / "ivy", transitive=False)
             if not place.is_dir():
@@ -317,3 +318,7 @@ def _answers(url: str) -> bool:
         return True
     except OSError:
         return False
+
+
+if __name__ == "__main__":
+    spark_jars()

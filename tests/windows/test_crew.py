@@ -6,11 +6,13 @@ import gc
 import signal
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from streamjoin.kernels.crew import dismissed, idle, stopped
+from streamjoin.jit.crew import dismissed, idle, stopped
 from streamjoin.model.errors import StateError
 from streamjoin.windows.crew import LEFT, Crew, live
 from tests.deadlock import no_deadlock
@@ -64,11 +66,104 @@ def test_ctrl_c_ends_a_run() -> None:
         while idle(crew.words, tries):
             tries += 1
 
-    with pytest.raises(KeyboardInterrupt):
+    with no_deadlock(), pytest.raises(KeyboardInterrupt):
         crew.run(step)
     with pytest.raises(StateError, match="KeyboardInterrupt"):
         crew.run(step)
     crew.close()
+
+
+class Released:
+    """A lock that calls something once, right after a condition that waits has let go of it."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._lock, self._then = threading.RLock(), [then]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def __enter__(self) -> bool:
+        return self._lock.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._lock.__exit__(*error)
+
+    def _release_save(self) -> Any:
+        state = self._lock._release_save()  # type: ignore[attr-defined]
+        if self._then:
+            self._then.pop()()
+        return state
+
+
+class Finalized:
+    """Sends Ctrl-C while it is collected, where Python prints and drops what the handler raises."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("place", ["condition", "finalizer"])
+def test_ctrl_c_counts_wherever_the_main_thread_is(place: str) -> None:
+    """In the middle of a wait it once left the lock and the threads behind; in a finalizer it was lost for ever."""
+    crew, handler = Crew(2), signal.getsignal(signal.SIGINT)
+    crew._changed = threading.Condition(
+        Released(lambda: signal.raise_signal(signal.SIGINT) if place == "condition" else Finalized() and None)  # type: ignore[arg-type, func-returns-value]
+    )
+    working = np.zeros(2, np.int64)
+
+    def step(k: int) -> None:
+        working[k] = 1
+        tries = 0
+        while idle(crew.words, tries):
+            tries += 1
+        working[k] = 0
+
+    with no_deadlock(), pytest.raises(KeyboardInterrupt):
+        crew.run(step)
+    assert not working.any()
+    assert signal.getsignal(signal.SIGINT) is handler
+    crew.close()
+
+
+def test_ctrl_c_at_any_moment_ends_a_run() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    for number in range(40):
+        crew = Crew(2)
+        meeting = threading.Barrier(2)
+
+        def step(k: int, crew: Crew = crew, meeting: threading.Barrier = meeting, number: int = number) -> None:
+            meeting.wait(60)
+            if k == 0:
+                for _ in range(number % 50):
+                    idle(crew.words, 0)
+                signal.pthread_kill(main, signal.SIGINT)
+                if number % 2:
+                    signal.pthread_kill(main, signal.SIGINT)
+            tries = 0
+            while idle(crew.words, tries):
+                tries += 1
+
+        with no_deadlock(), pytest.raises(KeyboardInterrupt):
+            crew.run(step)
+        crew.close()
+
+
+def test_a_handler_that_does_not_raise_ends_nothing() -> None:
+    crew, told = Crew(2), []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+
+    def step(k: int) -> None:
+        if k == 0:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    try:
+        with no_deadlock():
+            crew.run(step)
+        assert told == [True]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        crew.close()
 
 
 def test_ctrl_c_before_a_thread_has_its_order_ends_the_run() -> None:
@@ -82,7 +177,7 @@ def test_ctrl_c_before_a_thread_has_its_order_ends_the_run() -> None:
             raise KeyboardInterrupt
 
     crew._orders[1] = Interrupted()  # type: ignore[assignment, call-overload]
-    with no_deadlock(60), pytest.raises(KeyboardInterrupt):
+    with no_deadlock(), pytest.raises(KeyboardInterrupt):
         crew.run(lambda k: None)
     crew.close()
 

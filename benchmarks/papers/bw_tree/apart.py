@@ -13,13 +13,13 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
-from streamjoin.kernels.machine import choose
+from streamjoin.jit.machine import choose
 
 
 @intrinsic
 def _stay_apart(typing_context: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        # A function that one of the melted ones calls has inherited that it is to be melted as well.
+        # A function that an `inlined` one calls has inherited "alwaysinline".
         builder.function.attributes.discard("alwaysinline")
         builder.function.attributes.add("noinline")
         return context.get_dummy_value()

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from benchmarks.papers.bw_tree.join import DELETE_AT, DELETE_END, DESK_WORDS, look_up_alone, work
+from benchmarks.papers.bw_tree.side import SharedBwTree
 from streamjoin.indexes.base import I64
-from streamjoin.indexes.bw_side import SharedBwTree
-from streamjoin.joins.parallel.pim_parallel_crew import Take, Tuples
-from streamjoin.kernels.bwtree.join import DELETE_AT, DELETE_END, DESK_WORDS, look_up_alone, work
-from streamjoin.kernels.crew import unlock
-from streamjoin.kernels.pim_parallel import work_queue as q
-from streamjoin.kernels.pim_parallel.task import ALONE, FLUSH, LEAVES, WAITS_FOR_TASK, WAITS_FOR_TURN
+from streamjoin.jit.crew import unlock
 from streamjoin.kernels.trees.entries import LARGEST
+from streamjoin.pim_tree.crew import Take, Tuples
+from streamjoin.pim_tree.kernels import work_queue as q
+from streamjoin.pim_tree.kernels.task import ALONE, FLUSH, LEAVES, WAITS_FOR_TASK, WAITS_FOR_TURN
 from streamjoin.windows.crew import LEFT, Crew
 
 _PLACES: Mapping[int, str] = {

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamjoin.indexes.base import I64, PAGE, Index, demand
-from streamjoin.indexes.bw_shared import (
+import streamjoin as sj
+from benchmarks.papers.bw_tree import window as kernels
+from benchmarks.papers.bw_tree.layout import (
     CHAIN,
     LEAF_SIZE,
     SPARE_PAGES,
@@ -20,14 +21,15 @@ from streamjoin.indexes.bw_shared import (
     move_tree,
     settle_pages,
 )
-from streamjoin.kernels.bwtree import window as kernels
-from streamjoin.kernels.bwtree.memory import MOST_PAGES
-from streamjoin.kernels.bwtree.window import BACK, FRONT, RING, RING_MASK
+from benchmarks.papers.bw_tree.memory import MOST_PAGES
+from benchmarks.papers.bw_tree.window import BACK, FRONT, RING, RING_MASK
+from streamjoin.indexes.base import I64, PAGE, Index, demand
 from streamjoin.kernels.trees.entries import MIN_SEQ, SIZE
 
 _SMALLEST = 64
 
 
+@sj.register_index
 class BwTreeIndex(Index):
     """A Bw-Tree of one thread; a leaf keeps `leaf_size` entries, and `chain` changes to them in front."""
 

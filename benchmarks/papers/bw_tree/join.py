@@ -15,9 +15,8 @@ offline in both trees while it waits, and whenever it is not in this kernel.
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import load, swap_if
-from streamjoin.kernels.bwtree.apart import stay_apart
-from streamjoin.kernels.bwtree.memory import (
+from benchmarks.papers.bw_tree.apart import stay_apart
+from benchmarks.papers.bw_tree.memory import (
     DELETED,
     INSERTED,
     SLOTS,
@@ -30,13 +29,16 @@ from streamjoin.kernels.bwtree.memory import (
     rest,
     state_of,
 )
-from streamjoin.kernels.bwtree.pages import scan
-from streamjoin.kernels.bwtree.updates import leaf_for, leaf_to_change, update
-from streamjoin.kernels.crew import RUNNING, dismissed, idle, lock, stand, unlock
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, borrow, prefetch, prefetch_to_write, sort_8
-from streamjoin.kernels.pim_parallel.shared_tree import scan_line
-from streamjoin.kernels.pim_parallel.task import (
+from benchmarks.papers.bw_tree.pages import scan
+from benchmarks.papers.bw_tree.updates import leaf_for, leaf_to_change, update
+from streamjoin.jit.atomics import load, swap_if
+from streamjoin.jit.crew import RUNNING, dismissed, idle, lock, stand, unlock
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, borrow, prefetch, prefetch_to_write, sort_8
+from streamjoin.kernels.trees.entries import BLOCK
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
+from streamjoin.pim_tree.kernels.shared_tree import scan_line
+from streamjoin.pim_tree.kernels.task import (
     ALL_DONE,
     ALONE,
     FLUSH,
@@ -45,7 +47,7 @@ from streamjoin.kernels.pim_parallel.task import (
     WAITS_FOR_TASK,
     WAITS_FOR_TURN,
 )
-from streamjoin.kernels.pim_parallel.work_queue import (
+from streamjoin.pim_tree.kernels.work_queue import (
     APART,
     CAPACITY,
     COUNT,
@@ -89,8 +91,6 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     slot_of,
     start_granted,
 )
-from streamjoin.kernels.trees.entries import BLOCK, order_group
-from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 
 # Words of the head of a side.
 WINDOW = WINDOW_OWN + 8  # positions that are live
@@ -108,6 +108,24 @@ DESK_WORDS = OWN_LEAF + BLOCK
 _LINE = 8
 _FETCHED = 32  # words of a leaf
 _PATIENCE = 64  # times that a thread without pages lets the others go on before it asks for more
+
+_GAPS = (701, 301, 132, 57, 23, 10, 4, 1)
+
+
+@kernel
+def order_group(seqs: I64, begin: int, end: int) -> None:
+    """Sort one probe's matches where others write to the same array: no word outside the group is read or written.
+
+    A shell sort, which needs no memory of its own; nearly always there is a handful.
+    """
+    for gap in _GAPS:
+        for j in range(begin + gap, end):
+            value = seqs[j]
+            k = j
+            while k >= begin + gap and seqs[k - gap] > value:
+                seqs[k] = seqs[k - gap]
+                k -= gap
+            seqs[k] = value
 
 
 @kernel
@@ -255,7 +273,7 @@ def _locate(tuples: I64, desk: I64, left: I64, right: I64, begin: int, end: int,
                 _fetch(left, right, desk, i - begin)
 
 
-@melted
+@inlined
 def _find(own: I64, other: I64, desk: I64, place: int, tuples: I64, stride: int, i: int) -> None:
     """Find the leaves where a tuple's lookup and its insert begin."""
     desk[OTHER_LEAF + place] = leaf_for(other, tuples[LO * stride + i], -1)
@@ -264,7 +282,7 @@ def _find(own: I64, other: I64, desk: I64, place: int, tuples: I64, stride: int,
     prefetch(own, own[TABLE] + desk[OWN_LEAF + place])
 
 
-@melted
+@inlined
 def _fetch(own: I64, other: I64, desk: I64, place: int) -> None:
     """Start loading a page's header, its records and the first of its words."""
     at = page_of(other, state_of(other, desk[OTHER_LEAF + place]))
@@ -276,7 +294,7 @@ def _fetch(own: I64, other: I64, desk: I64, place: int) -> None:
     prefetch_to_write(own, at + SLOTS)
 
 
-@melted
+@inlined
 def _look_up(
     queue: I64, tuples: I64, desk: I64, other: I64, side: int, i: int, leaf: int, pool: I64, to: int, end: int
 ) -> int:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.papers.bw_tree import memory as m
+from benchmarks.papers.bw_tree import nodes
 from streamjoin.indexes.base import I64, arena, demand, pages
-from streamjoin.kernels.bwtree import memory as m
-from streamjoin.kernels.bwtree import nodes
 from streamjoin.kernels.trees.entries import HEAD_WORDS, LARGEST
 from streamjoin.model.errors import SpecError
 

@@ -15,10 +15,10 @@ mapping table has 0 for a free number. When no page is left an operation says so
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import add, fence, load, store
-from streamjoin.kernels.bwtree.apart import stay_apart
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64
+from benchmarks.papers.bw_tree.apart import stay_apart
+from streamjoin.jit.atomics import add, fence, load, store
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64
 from streamjoin.kernels.trees.entries import LARGEST, OWN
 
 # Words of the head. What changes has a cache line to itself.
@@ -89,32 +89,32 @@ SPARE = 64  # pages that a thread keeps for changes which must not stop halfway
 BATCH = 32  # pages that are retired before somebody looks for free ones
 
 
-@melted
+@inlined
 def page_at(mem: I64, page: int) -> int:
     """Where a page lies."""
     at: int = mem[PAGES] + page * mem[PAGE_WORDS]
     return at
 
 
-@melted
+@inlined
 def state_of(mem: I64, node: int) -> int:
     """A node's word of the mapping table."""
     return load(mem, mem[TABLE] + node)
 
 
-@melted
+@inlined
 def page_of(mem: I64, state: int) -> int:
     """Where the page of a state lies."""
     return page_at(mem, state >> PAGE_SHIFT)
 
 
-@melted
+@inlined
 def first_record(state: int) -> int:
     """The first record of a state's chain plus 1; 0: it has none."""
     return (state >> 1) & HEAD_MASK
 
 
-@melted
+@inlined
 def thread_at(mem: I64, me: int) -> int:
     """Where the words of a thread lie."""
     at: int = mem[THREADS_AT] + me * THREAD_WORDS
@@ -241,7 +241,7 @@ def _renew(mem: I64, me: int) -> None:
         give_page(mem, me, page)
 
 
-@melted
+@inlined
 def rest(mem: I64, me: int) -> None:
     """Say that this thread, which is online, holds nothing just now."""
     mine = thread_at(mem, me)
@@ -252,7 +252,7 @@ def rest(mem: I64, me: int) -> None:
         fence()
 
 
-@melted
+@inlined
 def rest_alone(mem: I64) -> None:
     """The same for the only thread of a tree: what it does not do, nobody waits for."""
     mine = thread_at(mem, 0)

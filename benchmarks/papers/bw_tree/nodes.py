@@ -14,9 +14,8 @@ a node begins never changes. An inner node leads an entry to a node that begins 
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import add, load, store, swap_if
-from streamjoin.kernels.bwtree.apart import stay_apart
-from streamjoin.kernels.bwtree.memory import (
+from benchmarks.papers.bw_tree.apart import stay_apart
+from benchmarks.papers.bw_tree.memory import (
     BEFORE,
     CHILD,
     COUNT,
@@ -53,9 +52,10 @@ from streamjoin.kernels.bwtree.memory import (
     take_node,
     take_page,
 )
-from streamjoin.kernels.bwtree.pages import child_for, has_child, is_right_of, link, replay
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, borrow, move_words
+from benchmarks.papers.bw_tree.pages import child_for, has_child, is_right_of, link, replay
+from streamjoin.jit.atomics import add, load, store, swap_if
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, borrow, move_words
 from streamjoin.kernels.trees.entries import LARGEST
 
 # The two links of a frozen node, once they are gone.
@@ -320,13 +320,13 @@ def post(mem: I64, me: int, child: int, level: int) -> None:
         level += 1
 
 
-@melted
+@inlined
 def with_record(state: int, record: int) -> int:
     """The state of a node whose chain begins with this record."""
     return ((state >> PAGE_SHIFT) << PAGE_SHIFT) | ((record + 1) << 1)
 
 
-@melted
+@inlined
 def put_record(mem: I64, at: int, record: int, before: int, kind: int, word: int, seq: int, child: int) -> None:
     """Write a record that is this thread's own until it is published."""
     to = at + SLOTS + SLOT * record

@@ -7,8 +7,8 @@ what is not there. The first separator of an inner node stands below every entry
 
 from __future__ import annotations
 
-from streamjoin.kernels.bwtree.apart import stay_apart
-from streamjoin.kernels.bwtree.memory import (
+from benchmarks.papers.bw_tree.apart import stay_apart
+from benchmarks.papers.bw_tree.memory import (
     BEFORE,
     CHAIN,
     CHILD,
@@ -32,26 +32,26 @@ from streamjoin.kernels.bwtree.memory import (
     page_of,
     state_of,
 )
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, below_32, borrow, count_bits, move_words, prefetch, upto_32
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, below_32, borrow, count_bits, move_words, prefetch, upto_32
 
 _WIDE = 32
 
 
-@melted
+@inlined
 def kind_of(mem: I64, record: int) -> int:
     """Whether a record inserts or deletes."""
     kind: int = mem[record + BEFORE] >> KIND_SHIFT
     return kind
 
 
-@melted
+@inlined
 def link(before: int, kind: int) -> int:
     """The first word of a record of a kind, in front of another."""
     return before | (kind << KIND_SHIFT)
 
 
-@melted
+@inlined
 def count_below(mem: I64, at: int, count: int, word: int) -> int:
     """How many of `count` sorted words are below `word`."""
     n = 0
@@ -63,7 +63,7 @@ def count_below(mem: I64, at: int, count: int, word: int) -> int:
     return n
 
 
-@melted
+@inlined
 def count_upto(mem: I64, at: int, count: int, word: int) -> int:
     """How many of `count` sorted words are not above `word`."""
     n = 0
@@ -75,7 +75,7 @@ def count_upto(mem: I64, at: int, count: int, word: int) -> int:
     return n
 
 
-@melted
+@inlined
 def place_of(mem: I64, at: int, apart: int, count: int, word: int, seq: int) -> int:
     """How many of `count` sorted entries are below (word, seq)."""
     k = count_below(mem, at, count, word)
@@ -84,14 +84,14 @@ def place_of(mem: I64, at: int, apart: int, count: int, word: int, seq: int) -> 
     return k
 
 
-@melted
+@inlined
 def is_right_of(mem: I64, at: int, word: int, seq: int) -> bool:
     """Whether an entry belongs to a node on the right of the page's."""
     high: int = mem[at + HIGH_WORD]
     return mem[at + NEXT] != 0 and (high < word or (high == word and mem[at + HIGH_SEQ] <= seq))
 
 
-@melted
+@inlined
 def child_for(mem: I64, at: int, state: int, word: int, seq: int) -> int:
     """The child that an inner node leads an entry to."""
     words = at + mem[WORDS_AT]
@@ -191,7 +191,7 @@ def _is_deleted(mem: I64, at: int, before: int, stop: int, word: int, seq: int) 
     return False
 
 
-@melted
+@inlined
 def scan(
     mem: I64, node: int, lo: int, hi: int, least: int, before_seq: int, out: I64, to: int, end: int
 ) -> int:  # fmt: skip

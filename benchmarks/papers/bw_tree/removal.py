@@ -17,9 +17,8 @@ child then. It stays there, and leads nobody anywhere, until the parent has no o
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import load, swap_if
-from streamjoin.kernels.bwtree.apart import stay_apart
-from streamjoin.kernels.bwtree.memory import (
+from benchmarks.papers.bw_tree.apart import stay_apart
+from benchmarks.papers.bw_tree.memory import (
     BEFORE,
     CHILD,
     COUNT,
@@ -46,7 +45,7 @@ from streamjoin.kernels.bwtree.memory import (
     take_page,
     thread_at,
 )
-from streamjoin.kernels.bwtree.nodes import (
+from benchmarks.papers.bw_tree.nodes import (
     DETACHED,
     DONE,
     LEVEL_MASK,
@@ -59,9 +58,10 @@ from streamjoin.kernels.bwtree.nodes import (
     post,
     step_right,
 )
-from streamjoin.kernels.bwtree.pages import has_child, is_right_of, replay
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, borrow
+from benchmarks.papers.bw_tree.pages import has_child, is_right_of, replay
+from streamjoin.jit.atomics import load, swap_if
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, borrow
 
 _FOR_ONE = 8  # pages that one step of a removal may take; all of them together hardly take `SPARE`
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamjoin.indexes.base import I64, demand
-from streamjoin.indexes.bw_shared import (
+from benchmarks.papers.bw_tree import join as kernels
+from benchmarks.papers.bw_tree.join import DELETED_TO, RING, RING_MASK, WINDOW
+from benchmarks.papers.bw_tree.layout import (
     CHAIN,
     LEAF_SIZE,
     SPARE_PAGES,
@@ -21,9 +22,8 @@ from streamjoin.indexes.bw_shared import (
     move_tree,
     settle_pages,
 )
-from streamjoin.kernels.bwtree import join as kernels
-from streamjoin.kernels.bwtree.join import DELETED_TO, RING, RING_MASK, WINDOW
-from streamjoin.kernels.bwtree.memory import MOST_PAGES
+from benchmarks.papers.bw_tree.memory import MOST_PAGES
+from streamjoin.indexes.base import I64, demand
 from streamjoin.model.errors import SpecError
 
 SETTINGS = frozenset({"leaf_size", "chain"})

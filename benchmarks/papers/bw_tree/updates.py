@@ -6,9 +6,8 @@ how many entries there are with it, if all that were deleted had been there, so 
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import add, swap_if
-from streamjoin.kernels.bwtree.apart import stay_apart
-from streamjoin.kernels.bwtree.memory import (
+from benchmarks.papers.bw_tree.apart import stay_apart
+from benchmarks.papers.bw_tree.memory import (
     CHAIN,
     COUNT,
     FROZEN,
@@ -27,7 +26,7 @@ from streamjoin.kernels.bwtree.memory import (
     state_of,
     thread_at,
 )
-from streamjoin.kernels.bwtree.nodes import (
+from benchmarks.papers.bw_tree.nodes import (
     DONE,
     EMPTY,
     NO_ROOM,
@@ -38,10 +37,11 @@ from streamjoin.kernels.bwtree.nodes import (
     step_right,
     with_record,
 )
-from streamjoin.kernels.bwtree.pages import is_right_of
-from streamjoin.kernels.bwtree.removal import can_remove, go_on_removing, remove
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, borrow
+from benchmarks.papers.bw_tree.pages import is_right_of
+from benchmarks.papers.bw_tree.removal import can_remove, go_on_removing, remove
+from streamjoin.jit.atomics import add, swap_if
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, borrow
 
 
 @kernel

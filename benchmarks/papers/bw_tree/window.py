@@ -7,7 +7,7 @@ entries, all with seq >= MIN_SEQ once expired.
 # ruff: noqa: ARG001 - the functions of every kind have one signature
 from __future__ import annotations
 
-from streamjoin.kernels.bwtree.memory import (
+from benchmarks.papers.bw_tree.memory import (
     DELETED,
     FREE_COUNT,
     INSERTED,
@@ -17,11 +17,11 @@ from streamjoin.kernels.bwtree.memory import (
     rest_alone,
     thread_at,
 )
-from streamjoin.kernels.bwtree.nodes import LEVEL_MASK
-from streamjoin.kernels.bwtree.pages import scan
-from streamjoin.kernels.bwtree.updates import leaf_for, leaf_to_change, update
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, borrow
+from benchmarks.papers.bw_tree.nodes import LEVEL_MASK
+from benchmarks.papers.bw_tree.pages import scan
+from benchmarks.papers.bw_tree.updates import leaf_for, leaf_to_change, update
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, borrow
 from streamjoin.kernels.trees.entries import DELETE, INSERT, LARGEST, MIN_SEQ, SCAN, SCRATCH, SEARCH, SIZE, note
 from streamjoin.kernels.trees.task import fuse, no_approach, no_prepare, no_refine
 
@@ -31,7 +31,7 @@ RING = WINDOW_OWN + 2  # offset of the ring
 RING_MASK = WINDOW_OWN + 3
 
 
-@melted
+@inlined
 def ready(mem: I64, own_min: int) -> bool:
     """Whether one more entry fits once everything below `own_min` is gone."""
     room: bool = mem[BACK] - mem[FRONT] <= mem[RING_MASK]
@@ -42,14 +42,14 @@ def ready(mem: I64, own_min: int) -> bool:
     return room and pages
 
 
-@melted
+@inlined
 def locate(mem: I64, slot: int, lo: int) -> None:
     """Find the leaf of the first entry not below `lo`."""
     mem[SCRATCH] = leaf_for(mem, lo, -1)
     note(mem, SEARCH, (mem[ROOT] & LEVEL_MASK) + 1)
 
 
-@melted
+@inlined
 def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of keys up to `hi`."""
     least = max(min_seq, mem[MIN_SEQ])
@@ -58,7 +58,7 @@ def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n
     return tail
 
 
-@melted
+@inlined
 def expire_to(mem: I64, own_min: int) -> None:
     """Delete the entries that fell out of the window, oldest first."""
     mem[MIN_SEQ] = max(mem[MIN_SEQ], own_min)
@@ -71,7 +71,7 @@ def expire_to(mem: I64, own_min: int) -> None:
         mem[SIZE] -= 1
 
 
-@melted
+@inlined
 def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
     """Insert an entry into the tree and the ring."""
     _change(mem, INSERTED, word, seq)

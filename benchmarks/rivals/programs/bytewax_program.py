@@ -1,4 +1,4 @@
-"""The joins of `benchmarks.rivals` in Bytewax: reads tasks, one per line, and prints how long each took.
+"""The joins of `benchmarks.rivals.rivals` in Bytewax: reads tasks, one per line, and prints how long each took.
 
 Bytewax has no join with a condition on two times, so the joins are the stateful steps that a user would write: lists in
 order of time, or of price, searched with `bisect`. A band has no key, so all of it is the state of one key.

@@ -1,4 +1,4 @@
-"""The joins of `benchmarks.rivals` in Pathway: reads tasks, one per line, and prints how long each took.
+"""The joins of `benchmarks.rivals.rivals` in Pathway: reads tasks, one per line, and prints how long each took.
 
 It runs in an environment that has Pathway and pandas and not streamjoin, so it imports neither streamjoin nor the
 other benchmarks. All input is given at once (Pathway's static mode), which spares it the work per micro-batch.

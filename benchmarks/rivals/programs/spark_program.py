@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 
 import streamjoin as sj
 
-# What `benchmarks/spark_workaround.py` measured as the best for Spark's own join.
+# What `benchmarks/spark/spark_workaround.py` measured as the best for Spark's own join.
 SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     ),
     "spark.sql.streaming.join.stateFormatVersion": "2",
     "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
 }
 
 

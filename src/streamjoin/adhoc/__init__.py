@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from streamjoin._lazy import lazy
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.core.budgets import Budget
-    from streamjoin.adhoc.core.explain import Explanation
-    from streamjoin.adhoc.core.settings import Settings
-    from streamjoin.adhoc.engine.engine import Engine
-    from streamjoin.adhoc.engine.handle import QueryHandle, ResultIterator
-    from streamjoin.adhoc.engine.info import (
+    from streamjoin.formats.delta import DeltaSink
+    from streamjoin.formats.iceberg import IcebergSink
+    from streamjoin.queries.core.budgets import Budget
+    from streamjoin.queries.core.explain import Explanation
+    from streamjoin.queries.core.settings import Settings
+    from streamjoin.queries.engine.cursors import RowsPage
+    from streamjoin.queries.engine.engine import Engine
+    from streamjoin.queries.engine.handle import QueryHandle, ResultIterator
+    from streamjoin.queries.engine.info import (
         BatchEvent,
         ChangeRecord,
         EngineMetrics,
@@ -23,13 +26,11 @@ if TYPE_CHECKING:
         RunningBatch,
         StreamInfo,
     )
-    from streamjoin.adhoc.language.plan import Stream
-    from streamjoin.adhoc.sinks.base import CallbackSink, MemorySink, Newest, Sink
-    from streamjoin.adhoc.sinks.files import ParquetSink
-    from streamjoin.adhoc.sinks.spark import KafkaSink, TableSink
-    from streamjoin.adhoc.sinks.specs import NamedSink
-    from streamjoin.formats.delta import DeltaSink
-    from streamjoin.formats.iceberg import IcebergSink
+    from streamjoin.queries.language.plan import Stream
+    from streamjoin.queries.sinks.base import CallbackSink, MemorySink, Newest, Sink
+    from streamjoin.queries.sinks.files import ParquetSink
+    from streamjoin.queries.sinks.spark import KafkaSink, TableSink
+    from streamjoin.queries.sinks.specs import NamedSink
 
 __all__ = [
     "BatchEvent",
@@ -51,6 +52,7 @@ __all__ = [
     "QueryHandle",
     "QueryInfo",
     "ResultIterator",
+    "RowsPage",
     "RunningBatch",
     "Settings",
     "Sink",
@@ -62,48 +64,31 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "BatchEvent": "engine.info",
-        "Budget": "core.budgets",
-        "CallbackSink": "sinks.base",
-        "ChangeRecord": "engine.info",
-        "DeltaSink": "sinks.specs",
-        "Engine": "engine.engine",
-        "EngineMetrics": "engine.info",
-        "Explanation": "core.explain",
-        "IcebergSink": "sinks.specs",
-        "KafkaSink": "sinks.spark",
-        "MemorySink": "sinks.base",
-        "NamedSink": "sinks.specs",
-        "Newest": "sinks.base",
-        "ParquetSink": "sinks.files",
-        "PlanChange": "engine.info",
-        "Preview": "engine.info",
-        "QueryHandle": "engine.handle",
-        "QueryInfo": "engine.info",
-        "ResultIterator": "engine.handle",
-        "RunningBatch": "engine.info",
-        "Settings": "core.settings",
-        "Sink": "sinks.base",
-        "Stream": "language.plan",
-        "StreamInfo": "engine.info",
-        "TableSink": "sinks.spark",
-    },
-    deprecated={
-        "BandTerm": "model.terms",
-        "Create": "adhoc.core.changes",
-        "Drop": "adhoc.core.changes",
-        "Equality": "model.terms",
-        "JoinKey": "adhoc.language.join_key",
-        "JoinStep": "adhoc.language.plan",
-        "KeyedJoin": "adhoc.language.join_key",
-        "Output": "adhoc.language.plan",
-        "Pause": "adhoc.core.changes",
-        "Predicate": "adhoc.language.plan",
-        "Query": "adhoc.language.plan",
-        "Resume": "adhoc.core.changes",
-        "Shared": "adhoc.core.shared",
-        "Source": "adhoc.language.plan:QuerySource",
-        "open_core": "adhoc.core.unshared",
-        "parse": "adhoc.language.sql",
+        "BatchEvent": "queries.engine.info",
+        "Budget": "queries.core.budgets",
+        "CallbackSink": "queries.sinks.base",
+        "ChangeRecord": "queries.engine.info",
+        "DeltaSink": "queries.sinks.specs",
+        "Engine": "queries.engine.engine",
+        "EngineMetrics": "queries.engine.info",
+        "Explanation": "queries.core.explain",
+        "IcebergSink": "queries.sinks.specs",
+        "KafkaSink": "queries.sinks.spark",
+        "MemorySink": "queries.sinks.base",
+        "NamedSink": "queries.sinks.specs",
+        "Newest": "queries.sinks.base",
+        "ParquetSink": "queries.sinks.files",
+        "PlanChange": "queries.engine.info",
+        "Preview": "queries.engine.info",
+        "QueryHandle": "queries.engine.handle",
+        "QueryInfo": "queries.engine.info",
+        "ResultIterator": "queries.engine.handle",
+        "RowsPage": "queries.engine.cursors",
+        "RunningBatch": "queries.engine.info",
+        "Settings": "queries.core.settings",
+        "Sink": "queries.sinks.base",
+        "Stream": "queries.language.plan",
+        "StreamInfo": "queries.engine.info",
+        "TableSink": "queries.sinks.spark",
     },
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,6 +53,15 @@ class Client:
     def delete(self, path: str) -> None:
         """Send a DELETE to a path."""
         self._json("DELETE", path, None, {})
+
+    def page(self, path: str, **params: object) -> tuple[bytes, dict[str, str]]:
+        """The file at a path, and what its headers `Streamjoin-...` say, by the lower-case rest of their names."""
+        connection, response = self._ask("GET", path, None, params, self.timeout)
+        with connection, response:
+            content, headers = self._read(response), response.getheaders()
+        prefix = "streamjoin-"
+        names = {name.lower(): value for name, value in headers}
+        return content, {name.removeprefix(prefix): names[name] for name in names if name.startswith(prefix)}
 
     def text(self, path: str, **params: object) -> str:
         """The text at a path."""
@@ -137,6 +147,12 @@ class Client:
         try:
             connection.http.request(method, target, raw, headers)
             response = connection.http.getresponse()
+        except ssl.SSLCertVerificationError as error:
+            connection.http.close()
+            raise ServiceError(
+                f"the certificate of {self.url} is not trusted ({error.verify_message}): "
+                "name the file of its authority with SSL_CERT_FILE"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             connection.http.close()
             raise ServiceError(

@@ -7,7 +7,6 @@ counted and reported.
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,14 +20,14 @@ import pyarrow.dataset
 import pyarrow.parquet
 from rich.console import Console
 
-from streamjoin.joins.engine.opening import open as open_join
+from streamjoin.joins.engine.driver import open as open_join
 from streamjoin.model import json_values
 from streamjoin.model.asof import AsOf
 from streamjoin.model.errors import InputError, PipelineFileError, SpecError
 from streamjoin.model.keys import tick_ns
 from streamjoin.model.plain_types import plain_array
 from streamjoin.model.spec import JoinSpec, as_suffixes
-from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.model.window import TimeWindow, Window, as_window
 
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -39,7 +38,6 @@ _FORMATS: Final = {
     ".arrow": "arrow",
     ".feather": "feather",
 }
-_ROWS: Final = re.compile(r"(\d+)\s*(?:rows?|tuples?)", re.IGNORECASE)
 _BATCH: Final = 65_536
 Write = Callable[[pa.Table], None]
 
@@ -86,13 +84,12 @@ class FileJoin:
                 on=self.on,
                 window=None if self.window is None else _window(self.window),
                 time=time,
-                order="event_time" if times else "arrival",
                 lateness=lateness,
                 suffixes=as_suffixes(_names(self.suffixes)) if self.suffixes else JoinSpec.suffixes,
                 both_keys=self.both_keys,
                 result_time=self.result_time,
                 **kinds,
-            )
+            ).in_order()
         except SpecError as error:
             raise PipelineFileError(str(error)) from error
 
@@ -107,10 +104,8 @@ def _number(text: str | None) -> Any:
 
 
 def _window(text: str) -> Window:
-    rows = _ROWS.fullmatch(text.strip())
-    if rows is not None:
-        return CountWindow(int(rows[1]))
-    return TimeWindow(_number(text))
+    number = _number(text)
+    return TimeWindow(number) if isinstance(number, int) else as_window(text)
 
 
 def join_files(file_join: FileJoin, out: Path | None, console: Console) -> None:

@@ -23,9 +23,9 @@ def version(as_json: AsJson = False) -> None:
 
 def warmup() -> None:
     """Compile every kernel now, so that no join has to wait for it later."""
-    from streamjoin.adhoc.executors import warming as adhoc
+    from streamjoin.jit.compiling import WATCH
     from streamjoin.joins import warming as engine
-    from streamjoin.kernels.compiling import WATCH
+    from streamjoin.queries.executors import warming as adhoc
     from streamjoin.spark.runtime import warming as spark
 
     def steps() -> Iterator[str]:
@@ -60,7 +60,9 @@ def demo(
 
 def run(
     file: Annotated[Path | None, typer.Argument(help="The pipeline: sources, join, sink.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only check the file, including types and columns.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the file, with types, columns and local paths.")
+    ] = False,
     left: Annotated[Path | None, typer.Option(help="Without a pipeline: the left file or directory.")] = None,
     right: Annotated[Path | None, typer.Option(help="The right file or directory.")] = None,
     on: Annotated[

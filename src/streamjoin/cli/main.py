@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, or stopped by one SIGINT or SIGTERM where that is the way to stop; 1 an error of streamjoin
 (printed without a stack trace); 2 a wrong command line, file or query, where a retry does not help; 3 no service
-answers; 130 interrupted.
+answers; 4 a listed query or stream does not work (`queries.UNWELL`); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from streamjoin.cli import local, queries, service
-from streamjoin.cli.query_text import pointed
+from streamjoin.cli.tables import pointed, visible
 from streamjoin.model.errors import ServiceError, SpecError, StreamJoinError
 
 commands = typer.Typer(
@@ -55,7 +55,7 @@ def app() -> None:
         commands()
     except StreamJoinError as error:
         console = Console(stderr=True)
-        console.print("[bold red]error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
+        console.print("[bold red]error:[/]", escape(visible(str(error), lines=True)), highlight=False, soft_wrap=True)
         if isinstance(error, ServiceError):
             for line in pointed(error.problem):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -48,34 +48,46 @@ def serve(
         list[str] | None,
         typer.Option(help="Pause this query before anything is computed; repeatable."),
     ] = None,
+    engine_memory: Annotated[
+        int | None,
+        typer.Option(help="Overrides the file: bytes of memory, above which the largest queries are paused.", min=1),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Serve ad-hoc joins over live streams: REST, events, metrics and the page, until SIGINT or SIGTERM."""
     console = Console(stderr=True)
     try:
+        from streamjoin.service import logs
+        from streamjoin.service.clients import Clients
         from streamjoin.service.config_file import read_config
         from streamjoin.service.launch import check_streams, launch
         from streamjoin.service.server import serve as serve_config
+        from streamjoin.service.web.tls import Certificate
     except ImportError as error:
         raise SetupError(f"the service is not installed ({error.name}): pip install 'streamjoin[service]'") from error
     if not file.exists():
         raise PipelineFileError(f"{file} does not exist: write one with `streamjoin init`, or name another")
-    _log_at(log_level)
+    level = _level(log_level)
     config = read_config(file)
+    logs.install(level, config.log)
     changed = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     config = dataclasses.replace(config, quarantine=tuple(quarantine or ()), **changed)  # type: ignore[arg-type]
+    if engine_memory is not None:
+        config = dataclasses.replace(config, limits=dataclasses.replace(config.limits, engine_memory=engine_memory))
     if config.engine == "embedded":
         check_streams(config)
     if check:
+        Clients(config)
+        if config.certificate is not None and config.key is not None:
+            Certificate(config.certificate, config.key)
         typer.echo(f"{config.url}: streams {', '.join(config.streams)}; sinks {', '.join(config.sinks) or 'none'}")
         return
-    serve_config(config, launch, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+    report = logs.reporter(config.log, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+    serve_config(config, launch, report)
 
 
-def _log_at(level: str) -> None:
+def _level(level: str) -> int:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise typer.BadParameter(f"--log-level is debug, info, warning or error, not {level!r}")
-    # Spark logs errors for a batch that the stop interrupts; real failures are raised in Python.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return number

@@ -1,17 +1,95 @@
-"""The service's responses as tables; `--json` prints data for programs."""
+"""What commands print: responses as tables, data for programs (`--json`), where an error is in a query's text."""
 
 from __future__ import annotations
 
 import datetime
+import json
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as _escape_markup
 from rich.table import Table
 
+
+def read_sql(sql: str | None, file: Path | None) -> str:
+    """The text of an argument, of a file, or of the standard input where the argument is `-`.
+
+    Raises:
+        typer.BadParameter: there is neither or both, or the file can't be read.
+    """
+    if (sql is None) == (file is None):
+        raise typer.BadParameter("give the query as an argument, or a file with --file, or - for standard input")
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"can't read {file}: {error}") from error
+    return sys.stdin.read() if sql == "-" else str(sql)
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    r"""A text whose control characters, and those that turn the direction of writing, are written as escapes.
+
+    A terminal obeys such characters: the rows and names of others could clear it or fake its output. With
+    `lines`, the ends of lines stay.
+
+    >>> print(visible("a\x1b[31m\u202eb"), visible("é\n"))
+    a\x1b[31m\u202eb é\n
+    """
+    return "".join(
+        one
+        if one.isprintable() or (lines and one == "\n")
+        else one.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for one in text
+    )
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    r"""A value as JSON, readable, and without characters that a terminal obeys.
+
+    >>> print(json_text({"é": "\x9b"}))
+    {"é": "\u009b"}
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+def pointed(problem: Mapping[str, Any]) -> list[str]:
+    r"""The lines of the query that a problem refers to, with carets under the position.
+
+    >>> place = {"line": 1, "column": 8, "end_line": 1, "end_column": 11, "message": "?"}
+    >>> print("\n".join(pointed({"places": [place], "sql": "SELECT foo FROM a"})))
+      line 1, column 8:
+        SELECT foo FROM a
+               ^^^
+    """
+    lines = str(problem.get("sql") or "").split("\n")
+    shown: list[str] = []
+    for place in problem.get("places") or ():
+        number, column = int(place["line"]), int(place["column"])
+        if number > len(lines):
+            continue
+        line = lines[number - 1]
+        end = int(place["end_column"]) if place["end_line"] == number else len(line) + 1
+        shown += [
+            f"  line {number}, column {column}:",
+            f"    {visible(line)}",
+            f"    {' ' * (column - 1)}{'^' * max(1, end - column)}",
+        ]
+    return shown
+
+
 Record = Mapping[str, Any]
-_STATES = {"running": "green", "paused": "yellow", "pending": "cyan", "failed": "red"}
+_STATES = {"running": "green", "paused": "yellow", "pending": "cyan", "degraded": "red", "failed": "red"}
+
+
+def escape(text: str, *, lines: bool = False) -> str:
+    """A text of others as it is shown: without markup, and without characters that steer a terminal."""
+    return _escape_markup(visible(text, lines=lines))
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -37,7 +115,7 @@ def queries(records: Sequence[Record]) -> None:
     table = _table("name", "state", "rows", "rows/s", "latency", "sink", "query", right=("rows", "rows/s", "latency"))
     for query_ in records:
         table.add_row(
-            query_["name"],
+            escape(query_["name"]),
             _state(query_["state"]),
             f"{query_['rows']:,}",
             f"{query_['rows_per_second']:,.1f}",
@@ -46,6 +124,21 @@ def queries(records: Sequence[Record]) -> None:
             escape(" ".join(str(query_["sql"]).split())),
         )
     _print(table)
+    for query_ in records:
+        if query_["error"]:
+            _print(f"{escape(query_['name'])}: {_problem(query_)}")
+
+
+def _problem(record: Record) -> str:
+    """Why a query or a stream does not do what it should."""
+    waiting = record.get("rows_undelivered", 0)
+    missed = record.get("rows_missed", 0)
+    return (
+        f"[red]{escape(record['error'])}[/]"
+        + (f"; {waiting:,} rows wait for the sink" if waiting else "")
+        + (f"; {missed:,} rows were missed" if missed else "")
+        + _retry(record["retry_at"])
+    )
 
 
 def query(record: Record) -> None:
@@ -55,15 +148,15 @@ def query(record: Record) -> None:
     columns = ", ".join(f"{name} {kind}" for name, kind in record["columns"])
     created = datetime.datetime.fromtimestamp(record["created_at"], datetime.UTC).isoformat(timespec="seconds")
     for key, value in (
-        ("name", record["name"]),
+        ("name", escape(record["name"])),
         ("state", _state(record["state"])),
-        ("query", escape(record["sql"])),
+        ("query", escape(record["sql"], lines=True)),
         ("columns", escape(columns)),
         ("created", f"{created}, batch {record['created_batch']}"),
         ("rows", f"{record['rows']:,} ({record['rows_per_second']:,.1f} per second)"),
         ("latency", _latency(record["latency_ms"])),
         ("sink", escape(str(record["sink"]))),
-        *((("error", f"[red]{escape(record['error'])}[/]"),) if record["error"] else ()),
+        *((("error", _problem(record)),) if record["error"] else ()),
     ):
         table.add_row(f"[bold]{key}[/]", str(value))
     _print(table)
@@ -77,7 +170,7 @@ def streams(records: Sequence[Record]) -> None:
         lag = stream["lag_seconds"]
         columns = ", ".join(f"{name} {kind}{' (time)' * (name == stream['time'])}" for name, kind in stream["columns"])
         table.add_row(
-            stream["name"],
+            escape(stream["name"]),
             _state("failed" if stream["error"] else "running"),
             f"{stream['rows']:,}",
             f"{stream['rows_per_second']:,.1f}",
@@ -88,7 +181,7 @@ def streams(records: Sequence[Record]) -> None:
     _print(table)
     for stream in records:
         if stream["error"]:
-            _print(f"[red]{escape(stream['error'])}[/]{_retry(stream['retry_at'])}")
+            _print(_problem(stream))
 
 
 def _retry(at: float | None) -> str:
@@ -102,7 +195,7 @@ def aside(reply: Record) -> None:
     if not reply["total"]:
         _print("none")
         return
-    table = _table(*(name for name, _ in reply["columns"]))
+    table = _table(*(escape(name) for name, _ in reply["columns"]))
     for row in reply["rows"]:
         table.add_row(*("" if value is None else escape(str(value)) for value in row))
     _print(table)
@@ -121,7 +214,7 @@ def preview(reply: Record) -> None:
         f"[bold]shares[/]   {reply['shared_joins']} joins with {escape(shared)}; {reply['new_joins']} new",
         f"[bold]cost[/]     {reply['cost_shared']:,.4g} shared, {reply['cost_apart']:,.4g} not shared (per batch)",
         *([f"[yellow]warning[/]  {escape(reply['warning'])}"] if reply.get("warning") else []),
-        escape(str(reply["text"])),
+        escape(str(reply["text"]), lines=True),
     ]
     _print("\n".join(lines))
 
@@ -133,7 +226,7 @@ def explained(record: Record, nodes: Sequence[Record]) -> None:
     for node in nodes:
         others = [name for name in node["queries"] if name != record["name"]]
         table.add_row(
-            node["kind"],
+            escape(node["kind"]),
             escape(node["label"]),
             escape(", ".join(others)) or "-",
             f"{node['rate']:,.4g}",

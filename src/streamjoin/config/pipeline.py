@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from streamjoin.config.variables import VARIABLE
+from streamjoin.config.lines import VARIABLE
 from streamjoin.model.spec import JoinSpec
 from streamjoin.storage.settings import StorageSettings
 
@@ -122,6 +122,7 @@ class JoinSettings:
     idle: str | None = None
     columns: tuple[str, ...] | None = None
     late: str | None = None
+    end_of_input: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,206 @@
 """`join.toml` as a `Pipeline`: checks every key; an error names the line and the fix.
 
 Paths are relative to the directory of the file, so a pipeline does not depend on the working directory.
+
+The `[join]` table becomes a `JoinSpec`. A condition is a text, a table such as `{ equi = "sym" }`, or a list of
+these. Texts are read as those of `JoinSpec`, conditions and windows alike.
 """
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from dataclasses import replace
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from streamjoin.config.join_table import read_join, term_lines
-from streamjoin.config.nesting import is_inside
 from streamjoin.config.pipeline import (
     DECODINGS,
     KAFKA_COLUMNS,
     REGISTERED,
     SINK_FORMATS,
     SOURCE_FORMATS,
+    JoinSettings,
     Pipeline,
     PipelineSink,
     PipelineSource,
     Trigger,
 )
-from streamjoin.config.storage_table import read_storage
-from streamjoin.config.table import ConfigTable, read_toml
+from streamjoin.config.table import ConfigTable, read_storage, read_toml, read_whole
 from streamjoin.model import durations
+from streamjoin.model.asof import AsOf
+from streamjoin.model.errors import SpecError
+from streamjoin.model.predicates import Band, Equi, JoinPredicate, Theta, as_predicate
+from streamjoin.model.spec import JoinSpec, as_suffixes, check_how
+from streamjoin.model.window import CountWindow, TimeWindow, Window, as_window
 from streamjoin.storage.ranges import MOST_PARTITIONS
+
+_ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
+_TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta = "l.qty < r.size" }'
+_KEYS = (
+    "on", "window", "time", "lateness", "ordered", "idle", "positions", "punctuate", "columns", "late", "order", "how",
+    "match", "self_join", "suffixes", "both_keys", "result_time", "end_of_input",
+)  # fmt: skip
+_MATCH = 'match = { direction = "backward", tolerance = "5 seconds" }'
+_WINDOW = 'window = "5 seconds", or "1000 rows", or a list of a left and a right one'
+
+
+def read_join(table: ConfigTable, late: str | None) -> tuple[JoinSpec, JoinSettings]:
+    """The whole table: the spec and the options of the join; `late` is the directory for late rows."""
+    table.only(*_KEYS)
+    ordered, positions, punctuate, end_of_input = (
+        bool(table.get(key, (bool,), example=f"{key} = true"))
+        for key in ("ordered", "positions", "punctuate", "end_of_input")
+    )
+    if punctuate and not ordered:
+        table.fail("punctuate = true needs ordered = true", "punctuate")
+    idle = table.text("idle", 'idle = "10 seconds"')
+    if idle is not None:
+        table.build(lambda: durations.nanoseconds(idle), "idle")
+    columns = table.texts("columns", 'columns = ["sym", "px", "bid"]')
+    settings = JoinSettings(
+        ordered=ordered, positions=positions, punctuate=punctuate, idle=idle, columns=columns or None, late=late,
+        end_of_input=end_of_input,
+    )  # fmt: skip
+    return _spec(table), settings
+
+
+def term_lines(table: ConfigTable) -> dict[str, int]:
+    """The line of each term of the condition, as `on.0`, `on.1`, ...; the table was read before."""
+    value = table.values.get("on")
+    if value is None:
+        return {}
+    if not isinstance(value, list):
+        return {"on.0": table.line("on")}
+    return {f"on.{number}": table.line("on", number) for number in range(len(value))}
+
+
+def _spec(table: ConfigTable) -> JoinSpec:
+    match = _match(table)
+    on = None if match is not None and "on" not in table.values else table.build(lambda: _condition(table), "on")
+    window = _windows(table) if match is None else None
+    if match is not None and "window" in table.values:
+        table.fail(f"an as-of join has no window: {_MATCH} says how far apart the two times may be", "window")
+    time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
+    table.one_of("order", ("event_time",), "event_time")
+    how = table.text("how", 'how = "left"') or "inner"
+    lateness = table.get("lateness", (str, int), example='lateness = "2 seconds"')
+    self_join = bool(table.get("self_join", (bool,), example="self_join = true"))
+    names = _names(table)
+    table.finish()
+    if lateness is not None:
+        table.build(lambda: TimeWindow(lateness), "lateness")
+    table.build(lambda: check_how(how), *(("how",) if "how" in table.values else ()))
+    kinds: dict[str, Any] = {"how": how, "match": match, "self_join": self_join}
+    return table.build(
+        lambda: JoinSpec(on=on, window=window, time=time, order="event_time", lateness=lateness, **kinds, **names),
+        *(("how",) if how != "inner" else ("match",) if match is not None else ()),
+        alone=False,
+    )
+
+
+def _match(table: ConfigTable) -> AsOf | None:
+    value = table.get("match", (dict,), example=_MATCH)
+    if value is None:
+        return None
+    inner = table.below(value, "match")
+    direction = inner.one_of("direction", ("backward", "forward", "nearest"), "backward")
+    tolerance = inner.get("tolerance", (str, int), example='tolerance = "5 seconds"')
+    exact = inner.get("exact", (bool,), example="exact = false")
+    inner.finish()
+    return table.build(lambda: AsOf(direction, tolerance, exact is not False), "match")  # type: ignore[arg-type]
+
+
+def _names(table: ConfigTable) -> dict[str, Any]:
+    """How the result's columns are named."""
+    suffixes = table.get("suffixes", (list,), example='suffixes = ["_left", "_right"]')
+    both_keys = bool(table.get("both_keys", (bool,), example="both_keys = true"))
+    result_time = table.text("result_time", 'result_time = "matched_at"')
+    names = {"both_keys": both_keys, "result_time": result_time}
+    return names if suffixes is None else names | {"suffixes": table.build(lambda: as_suffixes(suffixes), "suffixes")}
+
+
+def _condition(table: ConfigTable) -> JoinPredicate:
+    value = table.get("on", (str, dict, list), example=_ON)
+    if value is None or value == []:
+        table.missing("on", _ON)
+    if isinstance(value, str):
+        return as_predicate(value)
+    if isinstance(value, dict):
+        return _item(table, value, "on")
+    return reduce(lambda one, other: one & other, (_item(table, item, "on", n) for n, item in enumerate(value)))
+
+
+def _item(table: ConfigTable, item: object, *place: str | int) -> JoinPredicate:
+    """One item of a list of conditions."""
+    if isinstance(item, str):
+        return table.build(lambda: as_predicate(item), *place)
+    if not isinstance(item, dict):
+        table.wrong(f"a condition is {_TERM}, not {item!r}", *place)
+    return _term(table.below(item, *place))
+
+
+def _term(table: ConfigTable) -> JoinPredicate:
+    equi = table.pair("equi", 'equi = "sym", or ["left", "right"]')
+    theta = table.text("theta", 'theta = "l.qty < r.size"')
+    band = table.pair("band", 'band = ["px", "bid"]')
+    kinds = [name for name in ("equi", "band", "theta") if name in table.values]
+    bounds = {key: _distance(table, key) for key in ("distance", "below", "above")}
+    strict = bool(table.get("strict", (bool,), example="strict = true"))
+    table.finish()
+    if len(kinds) != 1:
+        table.fail(f"a condition is one of {_TERM}; this has {' and '.join(kinds) or 'none'}")
+    if band is None and (strict or any(bound is not None for bound in bounds.values())):
+        table.fail("distance, below, above and strict belong to a band: write { band = [...], distance = ... }")
+    if equi is not None:
+        return table.build(lambda: Equi(*_two(equi)), "equi")
+    if theta is not None:
+        return table.build(lambda: Theta(theta), "theta")
+    left, right = _two(band or "")
+    return table.build(
+        lambda: Band(left, right, bounds["distance"], below=bounds["below"], above=bounds["above"], strict=strict),
+        "band",
+    )
+
+
+def _distance(table: ConfigTable, key: str) -> int | float | str | None:
+    distance: int | float | str | None = table.get(
+        key, (int, float, str), example=f'{key} = 0.25, or "2 seconds" for times'
+    )
+    return distance
+
+
+def _two(names: str | tuple[str, str]) -> tuple[str, str]:
+    return (names, names) if isinstance(names, str) else names
+
+
+def _windows(table: ConfigTable) -> Window | tuple[Window, Window]:
+    value = table.get("window", (str, int, dict, list), example=_WINDOW)
+    if value is None:
+        table.missing("window", 'window = "5 seconds"')
+    if not isinstance(value, list):
+        return _window(table, value, "window")
+    if len(value) != 2:
+        table.wrong(f"a list of windows holds two, a left and a right one, not {len(value)}: {_WINDOW}", "window")
+    return _window(table, value[0], "window", 0), _window(table, value[1], "window", 1)
+
+
+def _window(table: ConfigTable, value: Any, *place: str | int) -> Window:
+    if isinstance(value, (str, int)):
+        return table.build(lambda: as_window(value) if isinstance(value, str) else TimeWindow(value), *place)
+    if not isinstance(value, dict):
+        table.wrong(f"a window is {_WINDOW}, not {value!r}", *place)
+    inner = table.below(value, *place)
+    count = inner.get("count", (int,), example="{ count = 1000 }")
+    length = inner.get("time", (str, int), example='{ time = "5 seconds" }')
+    inner.finish()
+    if (count is None) == (length is None):
+        table.wrong('a window is either { count = 1000 } or { time = "5 seconds" }', *place)
+    return table.build(lambda: TimeWindow(length) if count is None else CountWindow(count), *place)
+
 
 _SERVERS = 'servers = "broker-1:9092,broker-2:9092"'
 _REGISTRY = 'registry = "http://schemas:8081"'
@@ -47,13 +221,42 @@ _SINK = ("format", "path", "servers", "topic", "key", "name", "table", "catalog"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
+_SAME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb", "viewfs": "hdfs"}
+"""Schemes that are aliases for one store."""
+
+
+def is_inside(place: str, directory: str) -> bool:
+    """Whether `place` is `directory` or is inside it.
+
+    >>> is_inside("out/checkpoint/rows", "out/checkpoint/"), is_inside("out/checkpoints", "out/checkpoint")
+    (True, False)
+    >>> is_inside("s3a://bucket/a/./b", "s3://bucket/a"), is_inside("s3://other/a/b", "s3://bucket/a")
+    (True, False)
+    """
+    inner, outer = _parts(place), _parts(directory)
+    return inner[: len(outer)] == outer
+
+
+def _parts(place: str) -> tuple[str, ...]:
+    address = urlsplit(place)
+    scheme = address.scheme.lower()
+    if scheme in ("", "file"):
+        local = unquote(address.path) if scheme else place
+        return ("file", "", *os.path.realpath(local).strip("/").split("/"))
+    path = posixpath.normpath(f"/{address.path}").strip("/")
+    return (_SAME.get(scheme, scheme), address.netloc.lower(), *(path.split("/") if path else ()))
+
+
 def read_pipeline(file: Path) -> Pipeline:
     """The pipeline that `file` describes.
 
     Raises:
-        PipelineFileError: it can't be read, or something in it is wrong; the message names the line.
+        PipelineFileError: it can't be read, or something in it is wrong; the message names the lines.
     """
-    top = read_toml(file)
+    return read_whole(read_toml(file), partial(_pipeline, file))
+
+
+def _pipeline(file: Path, top: ConfigTable) -> Pipeline:
     top.only(*_TOP)
     here = file.resolve().parent
     join = _part(top, "join", "[join] with on and window")
@@ -71,19 +274,25 @@ def read_pipeline(file: Path) -> Pipeline:
     settings = replace(settings, partitions=read_partitions(top), most_partitions=_most_partitions(top))
     progress = place_in(top, "progress", 'progress = "out/progress.jsonl"', here)
     if progress is not None and _SCHEME.match(progress):
-        top.fail(f"progress = {progress!r}: metrics must go to a local file", "progress")
+        top.wrong(f"progress = {progress!r}: metrics must go to a local file", "progress")
     trigger = read_trigger(top)
+    if settings.end_of_input and not trigger.available_now:
+        join.fail('end_of_input = true ends the input with a backlog: add trigger = "available now"', "end_of_input")
+    if settings.end_of_input and sink.format == "memory":
+        join.fail("end_of_input = true needs a sink that continues from a checkpoint, not memory", "end_of_input")
     name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
     spark = top.table("spark")
     started = read_spark(spark) if spark else {}
     storage = read_storage(top)
     top.finish()
     lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
-    lines |= {f"join.{key}": join.line(key) for key in ("time", "columns")} | term_lines(join)
-    lines |= {f"sink.{key}": table.line(key) for key in ("select", "key")}
+    lines |= {f"join.{key}": join.line(key) for key in ("time", "columns", "window", "match", "lateness", "late")}
+    lines |= term_lines(join)
+    lines |= {f"sink.{key}": table.line(key) for key in ("select", "key", "path")}
     for name_, source_table in tables.items():
         lines[name_] = source_table.line()
-        lines |= {f"{name_}.{key}": source_table.line(key) for key in ("schema", "select", "where", "by", "position")}
+        keys = ("path", "schema", "select", "where", "by", "position")
+        lines |= {f"{name_}.{key}": source_table.line(key) for key in keys}
     return Pipeline(
         file=str(file),
         left=sources.pop("left"),
@@ -169,8 +378,10 @@ def _kafka_source(table: ConfigTable, options: dict[str, str]) -> dict[str, Any]
     settings = {"kafka.bootstrap.servers": table.required("servers", _SERVERS)}
     topics = table.texts("topic", 'topic = "trades", or ["trades-eu", "trades-us"]')
     pattern = table.text("pattern", 'pattern = "trades-.*"')
-    if bool(topics) == (pattern is not None):
-        table.fail('a Kafka source reads either topic = "..." or pattern = "..."', "topic" if topics else "pattern")
+    if not topics and pattern is None:
+        table.missing("topic", 'topic = "trades", or pattern = "trades-.*"')
+    if topics and pattern is not None:
+        table.fail('a Kafka source reads either topic = "..." or pattern = "..."', "topic")
     settings |= {"subscribe": ",".join(topics)} if topics else {"subscribePattern": str(pattern)}
     # Spark's default is "latest", which skips everything sent before the first start.
     settings["startingOffsets"] = table.text("from", 'from = "earliest"') or "earliest"
@@ -179,7 +390,7 @@ def _kafka_source(table: ConfigTable, options: dict[str, str]) -> dict[str, Any]
     metadata = table.options("metadata")
     for column in metadata:
         if column not in KAFKA_COLUMNS:
-            table.fail(f"a Kafka record has no {column!r}; it has: {', '.join(KAFKA_COLUMNS)}", "metadata", column)
+            table.wrong(f"a Kafka record has no {column!r}; it has: {', '.join(KAFKA_COLUMNS)}", "metadata", column)
     decode = table.one_of("decode", DECODINGS, "json")
     decode_options = table.options("decode_options")
     if decode_options and decode in ("text", "binary"):
@@ -188,7 +399,7 @@ def _kafka_source(table: ConfigTable, options: dict[str, str]) -> dict[str, Any]
     if registry is not None and decode not in REGISTERED:
         table.fail(f"decode = {decode!r} has no schemas in a registry: remove the line", "registry")
     if registry is not None and not registry.startswith(("http://", "https://")):
-        table.fail(f"registry = {registry!r} is no URL: write {_REGISTRY}", "registry")
+        table.wrong(f"registry = {registry!r} is no URL: write {_REGISTRY}", "registry")
     return {
         "options": {**settings, **options},
         "decode": decode,
@@ -236,7 +447,7 @@ def read_iceberg(table: ConfigTable) -> dict[str, Any]:
     """The name of an Iceberg table and of its catalog."""
     name = table.required("table", _TABLE)
     if "." not in name or not all(name.split(".")):
-        table.fail(f"table = {name!r}: a table has a namespace: {_TABLE}", "table")
+        table.wrong(f"table = {name!r}: a table has a namespace: {_TABLE}", "table")
     return {
         "name": name,
         "catalog": table.text("catalog", 'catalog = "default"') or "default",
@@ -254,16 +465,16 @@ def read_partitions(top: ConfigTable) -> Any:
     if value is None or value == "auto":
         return "auto"
     if isinstance(value, str):
-        top.fail(f'partitions = {value!r}: it is a whole number such as 4, or "auto"', "partitions")
+        top.wrong(f'partitions = {value!r}: it is a whole number such as 4, or "auto"', "partitions")
     if not 1 <= value <= MOST_PARTITIONS:
-        top.fail(f"partitions = {value}: it is a whole number from 1 to {MOST_PARTITIONS:,}", "partitions")
+        top.wrong(f"partitions = {value}: it is a whole number from 1 to {MOST_PARTITIONS:,}", "partitions")
     return value
 
 
 def _most_partitions(top: ConfigTable) -> int | None:
     value = top.get("most_partitions", (int,), example="most_partitions = 16")
     if value is not None and not 1 <= value <= MOST_PARTITIONS:
-        top.fail(f"most_partitions = {value}: it is a whole number from 1 to {MOST_PARTITIONS:,}", "most_partitions")
+        top.wrong(f"most_partitions = {value}: it is a whole number from 1 to {MOST_PARTITIONS:,}", "most_partitions")
     return None if value is None else int(value)
 
 
@@ -280,9 +491,13 @@ def read_trigger(top: ConfigTable) -> Trigger:
         return Trigger()
     if re.fullmatch(r"available[ _-]?now", value, re.IGNORECASE):
         return Trigger(available_now=True)
-    nanoseconds = top.build(lambda: durations.nanoseconds(value), "trigger")
+    try:
+        nanoseconds = durations.nanoseconds(value)
+    except SpecError as error:
+        hint = '"once" is "available now" here' if value.lower() == "once" else str(error)
+        top.wrong(f"trigger = {value!r}: {hint}. Write {_TRIGGER}", "trigger")
     if nanoseconds < 1_000_000:
-        top.fail(f"trigger = {value!r} is under a millisecond: {_TRIGGER}", "trigger")
+        top.wrong(f"trigger = {value!r} is under a millisecond: {_TRIGGER}", "trigger")
     return Trigger(every=f"{nanoseconds // 1_000_000} milliseconds")
 
 

@@ -15,5 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["aircraft", "flights", "replay", "weather"]
 
 __getattr__, __dir__ = lazy(
-    __name__, {"aircraft": "tables", "flights": "tables", "replay": "replaying", "weather": "tables"}
+    __name__,
+    {
+        "aircraft": "data.tables",
+        "flights": "data.tables",
+        "weather": "data.tables",
+        "replay": "data.replaying",
+    },
 )

@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.engine.inputs import as_table
-from streamjoin.model.durations import Duration, nanoseconds
+from streamjoin.model.durations import DECIMALS, Duration, nanoseconds
 from streamjoin.model.errors import InputError, SpecError
 from streamjoin.model.plain_types import plain_table
-from streamjoin.model.time_units import DECIMALS
 
 _NANOSECOND_DECIMALS = 9
 

@@ -1,4 +1,4 @@
-"""Delta tables through `deltalake`, an extra (`pip install 'streamjoin[delta]'`): no Spark build is needed.
+"""Delta tables through `deltalake`, the extra `delta`: no Spark build is needed.
 
 The newest batch of a writer is an application transaction of the table: app id and version, which Delta keeps in its
 log and compares at a commit.
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pyarrow as pa
 
 from streamjoin.config.pipeline import has_secrets, without_secrets
-from streamjoin.formats.table_files import DataFile
 from streamjoin.formats.table_types import file_schema, stored_schema
 from streamjoin.formats.tables import (
+    DataFile,
     LakeWriter,
     TableConflictError,
     TableTarget,
@@ -70,6 +70,7 @@ class DeltaSink:
     options: Mapping[str, str] = field(default_factory=dict)
     compression: str = "zstd"
     kind: ClassVar[str] = "delta"
+    writes_data_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", str(self.path))

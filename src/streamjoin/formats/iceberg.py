@@ -1,4 +1,4 @@
-"""Iceberg tables through `pyiceberg`, an extra (`pip install 'streamjoin[iceberg]'`): no Spark build is needed.
+"""Iceberg tables through `pyiceberg`, the extra `iceberg`: no Spark build is needed.
 
 A commit adds files and sets a property of the table, `streamjoin.batch.<writer>`, in one transaction. The properties
 of the snapshot say the same, but maintenance expires snapshots. Two commits of the same moment can't both succeed,
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pyarrow as pa
 
 from streamjoin.config.pipeline import has_secrets, without_secrets
-from streamjoin.formats.table_files import DataFile
 from streamjoin.formats.table_types import file_schema, stored_schema
 from streamjoin.formats.tables import (
+    DataFile,
     LakeWriter,
     TableConflictError,
     TableTarget,
@@ -57,6 +57,7 @@ class IcebergSink:
     options: Mapping[str, str] = field(default_factory=dict)
     compression: str = "zstd"
     kind: ClassVar[str] = "iceberg"
+    writes_data_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.table, str) or not all(self.table.split(".")) or "." not in self.table:
@@ -76,6 +77,23 @@ class IcebergSink:
             StateError: the catalog or the table can't be reached.
         """
         return LakeWriter(self, writer_of(target), target.schema)
+
+    def check_catalog(self) -> None:
+        """Refuse a catalog that is not described, without asking it.
+
+        Raises:
+            SetupError: pyiceberg is not installed.
+            StateError: neither the options nor pyiceberg's own configuration say where the catalog is.
+        """
+        options = iceberg_options(self.options)
+        with iceberg_errors(self.table, options):
+            from pyiceberg.catalog import infer_catalog_type
+            from pyiceberg.utils.config import Config
+
+            known = {**(Config().get_catalog_config(self.catalog) or {}), **options}
+            # These two say by themselves what to open.
+            if not known.get("type") and not known.get("py-catalog-impl"):
+                infer_catalog_type(self.catalog, known)
 
     def connect(self, schema: pa.Schema) -> OpenIceberg:
         """The table, which is created with these columns if there is none."""

@@ -1,8 +1,8 @@
 """Values of Kafka records in Confluent's wire format, whose schemas are in a registry.
 
 A value is a zero byte, the id of its schema in four bytes, and the data. The client of the registry is that of
-confluent-kafka, an extra (`pip install 'streamjoin[registry]'`). Schemas are asked for once. A record with an unknown
-id is malformed; a registry that does not answer is an error, because nobody knows then which records are malformed.
+confluent-kafka, the extra `registry`. Schemas are asked for once. A record with an unknown
+id is malformed; a registry that does not answer is an error, because it is then unknown which records are malformed.
 """
 
 from __future__ import annotations

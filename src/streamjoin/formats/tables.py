@@ -3,19 +3,187 @@
 A commit names the writer (a query of one checkpoint) and the batch. Before a batch is committed the table is asked for
 the newest batch of this writer, and the commit fails if another one of the same writer came in between. So a batch that
 is written again after a crash, also by a process that was thought dead, is in the table once.
+
+Data files are Parquet files that count once a commit lists them. A file gets a name that no other file ever has, so
+that a task or a batch that runs again never replaces one that is committed. Files that no commit lists are left to the
+clean-up of the table format (VACUUM, removal of orphan files): whether a commit that failed was made after all can't be
+known for certain, so nothing here deletes files.
+
+A commit has the least and greatest values of a file's columns, for readers that skip files. These bounds are never
+tighter than the values, and each column that has a value has bounds: readers differ in what they make of a file
+without them, and some would skip it.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import itertools
+import math
 import re
-from collections.abc import Mapping, Sequence
+import sys
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from streamjoin.config.variables import from_environment
-from streamjoin.formats.table_files import DataFile, FileLayout, RowsInFiles
-from streamjoin.model.errors import SpecError, StateError
+from streamjoin.config.lines import from_environment
+from streamjoin.formats.table_types import as_stored
+from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+from streamjoin.storage.pieces import atomic
+from streamjoin.storage.places import place
+
+_LONGEST: Final = 32
+_LAST: Final = chr(sys.maxunicode)
+
+
+class ColumnBounds:
+    """What is known of the columns of some tables, part by part."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._names = [column.name for column in schema if _has_bounds(column.type)]
+        self._ends: dict[str, tuple[Any, Any]] = {}
+        self.nulls: dict[str, int] = dict.fromkeys(self._names, 0)
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in rows."""
+        for name in self._names:
+            column = rows.column(name)
+            self.nulls[name] += column.null_count
+            least, greatest = pc.min_max(column).as_py().values()
+            if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+                # NaN is less and greater than nothing, or greater than all: that depends on the reader.
+                least, greatest = -math.inf, math.inf
+            if least is not None:
+                known = self._ends.get(name, (least, greatest))
+                self._ends[name] = min(known[0], least), max(known[1], greatest)
+
+    def ends(self) -> dict[str, tuple[Any, Any]]:
+        """The bounds, as JSON has them."""
+        return {name: (_below(least), _above(greatest)) for name, (least, greatest) in self._ends.items()}
+
+
+def _has_bounds(type_: pa.DataType) -> bool:
+    types = pa.types
+    plain = types.is_boolean(type_) or types.is_integer(type_) or types.is_floating(type_) or types.is_string(type_)
+    return bool(plain or types.is_date(type_) or types.is_timestamp(type_) or types.is_decimal(type_))
+
+
+def _below(value: Any) -> Any:
+    """A JSON value that is not greater."""
+    if isinstance(value, float):
+        return max(value, -sys.float_info.max)
+    if isinstance(value, Decimal):
+        return math.nextafter(float(value), -math.inf)
+    return value[:_LONGEST] if isinstance(value, str) else _moment(value)
+
+
+def _above(value: Any) -> Any:
+    """A JSON value that is not less."""
+    if isinstance(value, float):
+        return min(value, sys.float_info.max)
+    if isinstance(value, Decimal):
+        return math.nextafter(float(value), math.inf)
+    if isinstance(value, str) and len(value) > _LONGEST and value[_LONGEST] != _LAST:
+        return value[:_LONGEST] + _LAST
+    return _moment(value)
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        text = value.isoformat(timespec="microseconds")
+        return f"{text.removesuffix('+00:00')}Z" if value.tzinfo is not None else text
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a table, with what a commit says of it."""
+
+    location: str
+    rows: int
+    size: int
+    bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """The least and the greatest value of columns, as JSON has them, where the layout asks for them."""
+    nulls: Mapping[str, int] = field(default_factory=dict)
+
+    def packed(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """Where the data files of a table are, their columns and how their names begin; tasks get it by value."""
+
+    directory: str
+    schema: pa.Schema
+    prefix: str
+    compression: str
+    bounds: bool = False
+    """Whether a commit needs the bounds of columns."""
+
+    def write(self, batch: int, rows: Iterable[pa.RecordBatch]) -> DataFile | None:
+        """Write rows of a batch as a data file; None without a row.
+
+        Raises:
+            InputError: a value does not fit its column.
+            OSError: the file can't be written.
+        """
+        location = f"{self.directory}/{self.prefix}{batch:012}-{uuid.uuid4().hex}.parquet"
+        filled = (part for part in rows if part.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return None
+        rows_written = 0
+        bounds = ColumnBounds(self.schema if self.bounds else pa.schema([]))
+        try:
+            with atomic(place(location)) as file:
+                # Readers of tables have the types from the table, not from Arrow's note in a file.
+                options: dict[str, Any] = {"compression": self.compression, "store_schema": False}
+                with pq.ParquetWriter(file, self.schema, **options) as writer:
+                    for part in itertools.chain([first], filled):
+                        table = as_stored(pa.Table.from_batches([part]), self.schema)
+                        bounds.add(table)
+                        writer.write_table(table)
+                        rows_written += table.num_rows
+                size = file.tell()
+        except StreamJoinError as error:
+            if isinstance(error.__cause__, OSError):
+                raise OSError(f"no file can be written to {self.directory}: {error.__cause__}") from error
+            raise
+        return DataFile(location, rows_written, size, bounds.ends(), bounds.nulls)
+
+
+@dataclass(frozen=True)
+class RowsInFiles:
+    """Rows of a batch that tasks have written as data files, and that no commit lists yet."""
+
+    schema: pa.Schema
+    files: tuple[DataFile, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return sum(file.size for file in self.files)
+
+    def table(self) -> pa.Table:
+        """The rows."""
+        tables = [self.schema.empty_table()]
+        for written in self.files:
+            with place(written.location).open("rb") as file:
+                tables.append(pq.read_table(file).select(self.schema.names).cast(self.schema))
+        return pa.concat_tables(tables)
+
 
 _TRIES: Final = 20
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")

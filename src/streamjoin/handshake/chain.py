@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.handshake.collect import pairs_of
-from streamjoin.kernels.handshake.links import (
+from streamjoin.handshake.kernels.collect import pairs_of
+from streamjoin.handshake.kernels.links import (
     BASES,
     BATCH,
     COLUMNS,
@@ -35,12 +35,12 @@ from streamjoin.kernels.handshake.links import (
     node_at,
     start_flow,
 )
-from streamjoin.kernels.handshake.meet import RESULT, WORD_ROWS
+from streamjoin.handshake.kernels.meet import RESULT, WORD_ROWS
 
 I64 = npt.NDArray[np.int64]
 
 _LEAST = 1024
-# A log that is reserved has room for so many windows, but not for more tuples than that on account of it.
+# A reserved log has room for `_MOST_TURNS` more windows, but for at most `_SPARE` more tuples unless more are needed.
 _MOST_TURNS = 4
 _SPARE = 1 << 17
 _LEAST_COPIES = 256
@@ -48,7 +48,7 @@ _LEAST_COPIES = 256
 _BETWEEN = 256
 RING = 1 << 14
 SLEEPS_US = 50_000
-"""How long a node of a live join without messages sleeps, if nobody wakes it."""
+"""How long a node of a live join without messages sleeps, if no other thread wakes it."""
 SLEEPS_LEAVING_US = 2_000
 """Likewise in the original handshake join, whose tuples move on without messages."""
 _LINE = 8
@@ -89,7 +89,7 @@ class SideLog:
             self._move(max(_LEAST, 2 * (self.count - self.first + n)))
 
     def _move(self, capacity: int) -> None:
-        """Have room for so many tuples in all, without those that are not needed."""
+        """Have room for `capacity` tuples in all, without those that are not needed."""
         skip, size = self.first - self.base, self.count - self.first
         words, facts = np.zeros((WORD_ROWS, capacity), self.words.dtype), np.zeros((capacity, FACTS), np.int64)
         words[:, :size], facts[:size] = self.words[:, skip : skip + size], self.facts[skip : skip + size]

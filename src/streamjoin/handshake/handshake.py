@@ -1,24 +1,30 @@
-"""The base of both handshake joins: turns a chunk into logs and a driver's script, and results into pairs.
+"""What both handshake joins share, and `handshake`, the original one.
 
-Thread k below `nodes` runs node k, thread `nodes` is the driver. A chunk's call returns when its flow has ended, so
-all of its results are complete.
+A chunk becomes logs and a driver's script, and results become pairs. Thread k below `nodes` runs node k, thread `nodes`
+is the driver. A chunk's call returns when its flow has ended, so all of its results are complete.
+
+In the original join the windows are spread over a chain of nodes and flow past each other. A tuple meets the other
+side's tuples as they pass, which takes up to half a window; a call can't wait that long, so at its end its tuples visit
+the rest of the chain.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from streamjoin._arrays import Array
+from streamjoin.handshake.chain import Chain
+from streamjoin.handshake.kernels.handshake import handshake_node
+from streamjoin.handshake.kernels.links import COMPARED, DONE, DRAINED, FULL, PLACES, STOPPED, drive
+from streamjoin.handshake.kernels.logs import SENT_FIELDS, log_tuples, send_block, set_expiries
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.packed_pairs import ordered_pieces
-from streamjoin.joins.parallel.handshake_chain import Chain
-from streamjoin.kernels.handshake.links import COMPARED, DONE, FULL, PLACES, STOPPED, drive
-from streamjoin.kernels.handshake.logs import LOG_FIELDS, log_tuples, send_block, set_expiries
+from streamjoin.joins.registry import register_algorithm
 from streamjoin.kernels.positions import TERMS as BLOCK_TERMS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
@@ -26,6 +32,9 @@ from streamjoin.windows.buffer import Restore
 from streamjoin.windows.crew import Crew
 from streamjoin.windows.words import TermWords
 from streamjoin.windows.workers import Workers
+
+if TYPE_CHECKING:
+    from streamjoin.joins.live.runner import Runner, Setup
 
 I64 = npt.NDArray[np.int64]
 
@@ -63,7 +72,7 @@ class ChainJoin(ABC):
         self._grows = [gated or window.kind == "count" for window in bound.windows]
         self._all_grow = np.array(self._grows)
         self._term_rows = np.array([BLOCK_TERMS + 3 * t for t in sorted(self.decides)], np.int64)
-        self._log_ends = np.zeros(2 * LOG_FIELDS, np.int64)
+        self._sent = np.zeros(SENT_FIELDS, np.int64)
 
     # -- what a kind defines ---------------------------------------------------------------------------
 
@@ -135,18 +144,20 @@ class ChainJoin(ABC):
         self, words: I64, n_left: int, all_valid: bool, index_row: int, gate: int, before: tuple[int, int],
         dropped: tuple[int, int], mark: I64,
     ) -> None:  # fmt: skip
-        """Log tuples that are encoded as a block of words (see `kernels.encode_rows`), and send them and their marks.
+        """Log tuples that are encoded as a block of words (see `kernels.encode`), and send them and their marks.
 
         There must be room in the logs. `before` are positions that were outside every window before the block,
         `dropped` those that are after it; `mark` gets the places behind the block.
         """
         left, right = self.chain.logs
-        ends = self._log_ends
-        ends[:] = left.base, left.count, before[0], dropped[0], right.base, right.count, before[1], dropped[1]
+        self._sent[:] = (
+            left.base, left.count, before[0], dropped[0], right.base, right.count, before[1], dropped[1],
+            n_left, all_valid, gate,
+        )  # fmt: skip
         rows = np.array([index_row], np.int64) if self._indexed else self._term_rows
         send_block(
-            self.crew.words, self.chain.nodes, self.chain.mem, words, n_left, rows, all_valid, gate,
-            left.words, left.facts, right.words, right.facts, self._all_grow, ends, mark,
+            self.crew.words, self.chain.nodes, self.chain.mem, words, rows, left.words, left.facts, right.words,
+            right.facts, self._all_grow, self._sent, mark,
         )  # fmt: skip
         left.count, right.count = int(mark[0]), int(mark[1])
 
@@ -179,3 +190,35 @@ class ChainJoin(ABC):
     def nbytes(self) -> int:
         """Bytes held by the chain."""
         return self.chain.nbytes
+
+
+class Handshake(ChainJoin):
+    """The chain of flowing windows."""
+
+    name: ClassVar[str] = "handshake"
+
+    def __init__(self, bound: BoundSpec, workers: Workers, options: Mapping[str, object]) -> None:
+        super().__init__(bound, workers, batch_of(self.name, options), indexed=False, drains=True)
+
+    def run_node(self, k: int) -> int:
+        """Run node k until it is done or full."""
+        return handshake_node(self.crew.words, k, self.chain.mem, *self.chain.columns(), self.chain.results[k])
+
+    def ended(self) -> None:
+        """All pairs of the tuples so far are found."""
+        self.chain.mem[DRAINED : DRAINED + 2] = [log.count for log in self.chain.logs]
+
+
+def _live(setup: Setup) -> Runner:
+    from streamjoin.handshake.live import run_chain
+
+    return run_chain(setup)
+
+
+register_algorithm(
+    Handshake.name,
+    lambda bound, choice, workers: Handshake(bound, workers, choice.options),
+    own_threads=True,
+    options=("batch",),
+    live=_live,
+)

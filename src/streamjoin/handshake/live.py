@@ -16,18 +16,10 @@ import threading
 
 import numpy as np
 
-from streamjoin.joins.auto import choose
-from streamjoin.joins.engine.metrics import Counts
-from streamjoin.joins.live.flow import POLL, Flow, TakenPairs
-from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import FlowRunner
-from streamjoin.joins.live.windowed import LiveOperator, SentChunk
-from streamjoin.joins.parallel.handshake import Handshake
-from streamjoin.joins.parallel.handshake_base import ChainJoin
-from streamjoin.joins.parallel.handshake_chain import SLEEPS_LEAVING_US, SLEEPS_US
-from streamjoin.kernels.crew import STOP
-from streamjoin.kernels.handshake.collect import await_results, await_room, take_results
-from streamjoin.kernels.handshake.links import (
+from streamjoin.handshake.chain import SLEEPS_LEAVING_US, SLEEPS_US
+from streamjoin.handshake.handshake import ChainJoin, Handshake
+from streamjoin.handshake.kernels.collect import await_results, await_room, take_results
+from streamjoin.handshake.kernels.links import (
     BATCH,
     COMPARED,
     DONE,
@@ -40,6 +32,13 @@ from streamjoin.kernels.handshake.links import (
     ring_all,
     send_marked,
 )
+from streamjoin.jit.crew import STOP
+from streamjoin.joins.auto import choose
+from streamjoin.joins.engine.metrics import Counts
+from streamjoin.joins.live.flow import POLL, Flow, TakenPairs
+from streamjoin.joins.live.runner import Runner, Setup
+from streamjoin.joins.live.running import runner_of
+from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 
 # Naps after which the collector returns to look whether the join has ended.
 _NAPS = 32
@@ -257,4 +256,4 @@ def run_chain(setup: Setup) -> Runner:
     if not isinstance(operator.algorithm, ChainJoin):
         raise AssertionError(f"{choice.name} is not a handshake join")
     operator.builds_chunks = False
-    return FlowRunner(setup, operator, ChainFlow(operator.algorithm, operator.index_row))
+    return runner_of(setup, operator, ChainFlow(operator.algorithm, operator.index_row))

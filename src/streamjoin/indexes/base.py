@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from streamjoin.kernels.trees.callers import caller_of
 from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ, OWN, SIZE, STEP_NAMES, STEPS, TICKS, TIMED
 from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, PROBES, read_cycles
 from streamjoin.model.errors import CheckpointError, InputError, NotSupportedError
@@ -209,8 +208,10 @@ class Matches:
     """Reusable room for a task's results."""
 
     def __init__(self, room: int = 1024) -> None:
-        self.probe = np.empty(max(room, 16), dtype=np.int64)
-        self.seq = np.empty(max(room, 16), dtype=np.int64)
+        self.probe: I64
+        self.seq: I64
+        # Both or none: a failure can't leave them with different sizes.
+        self.probe, self.seq = (np.empty(max(room, 16), dtype=np.int64) for _ in range(2))
 
     def double(self) -> None:
         """Double the capacity and discard the contents."""
@@ -248,22 +249,3 @@ def push_task(
         np.concatenate([probe for probe, _ in done] or [empty]),
         np.concatenate([seq for _, seq in done] or [empty]),
     )
-
-
-def count_in_tasks(left: Index, right: Index, columns: tuple[I64, ...], out: Matches, size: int) -> int:
-    """Process tuples in tasks of `size` by a compiled caller; returns the total number of matches.
-
-    Each task is a separate call and leaves its matches in `out`, where the next overwrites them. Control returns to
-    Python only for what a kernel can't do: maintaining an index, or allocating a larger output.
-    """
-    call = caller_of(type(left).task)
-    at, matches = 0, 0
-    while True:
-        code, at, count = call(left.mem, right.mem, *columns, out.probe, out.seq, at, columns[0].size, size)
-        matches += int(count)
-        if code == DONE:
-            return matches
-        if code == FULL:
-            out.double()
-        else:
-            (left if code == MAINTAIN_LEFT else right).maintain()

@@ -10,9 +10,9 @@ import numpy as np
 
 from streamjoin.indexes.base import I64, Index, arena, demand, pages
 from streamjoin.indexes.nodes import check_tree
-from streamjoin.kernels.trees import btree, btree_window
-from streamjoin.kernels.trees.btree import FANOUT, MOST_KEYS, NODE, NODES, TREE, USED
-from streamjoin.kernels.trees.btree_window import BACK, FRONT, RING, RING_MASK
+from streamjoin.indexes.registry import register_index
+from streamjoin.kernels.trees import btree
+from streamjoin.kernels.trees.btree import BACK, FANOUT, FRONT, MOST_KEYS, NODE, NODES, RING, RING_MASK, TREE, USED
 from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ, SIZE
 from streamjoin.model.errors import SpecError
 
@@ -20,11 +20,12 @@ _SMALLEST = 64
 _FIRST_NODE = HEAD_WORDS // NODE
 
 
+@register_index
 class BTreeIndex(Index):
     """A mutable B+-tree; `fanout` is the number of keys a node holds at most."""
 
     name = "btree"
-    task = staticmethod(btree_window.task)
+    task = staticmethod(btree.task)
 
     def __init__(self, window: int | None = None, fanout: int = MOST_KEYS) -> None:
         if not 3 <= fanout <= MOST_KEYS:

@@ -13,8 +13,8 @@ import numpy as np
 
 from streamjoin.indexes.base import I64, Index, arena, demand, pages
 from streamjoin.indexes.btree import nodes_for
-from streamjoin.indexes.im_tree import check_shape
-from streamjoin.indexes.nodes import check_tree
+from streamjoin.indexes.nodes import check_shape, check_tree
+from streamjoin.indexes.registry import register_index
 from streamjoin.kernels.trees import btree, chain, css
 from streamjoin.kernels.trees.chain import (
     ACTIVE,
@@ -39,6 +39,7 @@ _SMALLEST_SPAN = 64
 _LONGEST = 128
 
 
+@register_index
 class BChainIndex(Index):
     """A chain of B+-trees; `length` is the paper's L."""
 
@@ -161,6 +162,7 @@ class BChainIndex(Index):
         demand(np.array_equal(check_tree(self.mem, tree), np.stack([words, seqs], axis=1)), "a link is broken")
 
 
+@register_index
 class IBChainIndex(BChainIndex):
     """A chain whose archived sub-indexes are immutable trees."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin.indexes.base import I64, Capabilities, Index, arena, demand, pages
+from streamjoin.indexes.registry import register_index
 from streamjoin.kernels.trees import hashed
 from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ, SIZE
 from streamjoin.kernels.trees.hashed import (
@@ -27,6 +28,7 @@ from streamjoin.kernels.trees.hashed import (
 _SMALLEST = 64
 
 
+@register_index
 class HashedIndex(Index):
     """A hash table whose entries are stored in arrival order."""
 

@@ -9,10 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin.indexes.base import I64, demand
+from streamjoin.kernels.trees import css
 from streamjoin.kernels.trees.btree import CHILDREN, COUNT, FANOUT, KEYS, NEXT, NODE, SEQS
 from streamjoin.kernels.trees.entries import LARGEST
+from streamjoin.model.errors import SpecError
 
 _SMALLEST_WORD = -LARGEST - 1
+
+
+def check_shape(leaf_size: int, fanout: int) -> None:
+    """Reject a shape that the kernels cannot compare eight words at a time."""
+    if leaf_size < css.LANES or leaf_size % css.LANES:
+        raise SpecError(f"leaf_size={leaf_size} of an immutable tree is not a multiple of {css.LANES}")
+    if fanout < css.LANES or fanout & (fanout - 1):
+        raise SpecError(f"fanout={fanout} of an immutable tree is not a power of two from {css.LANES} on")
 
 
 def check_tree(mem: I64, tree: int, least: int = 1) -> I64:

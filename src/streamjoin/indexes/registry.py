@@ -1,70 +1,82 @@
 """All index kinds by name: what `index=...` of a join accepts, and what the conformance tests go through.
 
-Invariant: a kind's name here is its class's `name`, and every kind can be created from a window size alone. A kind that
-only comparisons use is imported when it is asked for.
+Invariant: a kind's name here is its class's `name`, and every kind can be created from a window size alone. Those of
+the package register by the call that is there for everyone; their modules are imported when they are asked for.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, Literal, TypeVar
 
+from streamjoin._lazy import Registered
 from streamjoin.indexes.base import Index
-from streamjoin.indexes.btree import BTreeIndex
-from streamjoin.indexes.chained import BChainIndex, IBChainIndex
-from streamjoin.indexes.hashed import HashedIndex
-from streamjoin.indexes.im_tree import ImTreeIndex
-from streamjoin.indexes.immutable_btree import ImmutableBTreeIndex
-from streamjoin.indexes.pim_tree import PimTreeIndex
-from streamjoin.indexes.scan import ScanIndex
 from streamjoin.model.errors import SpecError
 
-_KINDS: dict[str, type[Index]] = {
-    kind.name: kind
-    for kind in (
-        ScanIndex,
-        HashedIndex,
-        BTreeIndex,
-        ImmutableBTreeIndex,
-        BChainIndex,
-        IBChainIndex,
-        ImTreeIndex,
-        PimTreeIndex,
-    )
-}
-# Kinds that only comparisons use: module and class.
-_ON_DEMAND = {"bw_tree": ("streamjoin.indexes.bw_tree", "BwTreeIndex")}
+I = TypeVar("I", bound=Index)  # noqa: E741
+
+IndexName = Literal["scan", "hashed", "btree", "immutable_btree", "b_chain", "ib_chain", "im_tree", "pim_tree"]
+"""The package's own names, for editors; others can be registered."""
+INDEXES: Registered[type[Index]] = Registered(
+    "index",
+    {
+        "scan": "streamjoin.indexes.scan",
+        "hashed": "streamjoin.indexes.hashed",
+        "btree": "streamjoin.indexes.btree",
+        "immutable_btree": "streamjoin.pim_tree.im_tree",
+        "b_chain": "streamjoin.indexes.chained",
+        "ib_chain": "streamjoin.indexes.chained",
+        "im_tree": "streamjoin.pim_tree.im_tree",
+        "pim_tree": "streamjoin.pim_tree.pim_tree",
+    },
+    {"bw_tree": "benchmarks.papers.bw_tree.index"},
+)
 
 
-class Kinds(Mapping[str, type[Index]]):
-    """The kinds of index by name; those of `_ON_DEMAND` are imported by the first access."""
-
-    def __getitem__(self, name: str) -> type[Index]:
-        """The class of a kind."""
-        if name in _ON_DEMAND:
-            module, kind = _ON_DEMAND[name]
-            found: type[Index] = getattr(importlib.import_module(module), kind)
-            return found
-        return _KINDS[name]
+class _Incremental(Collection[str]):
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in INDEXES and INDEXES[name].capabilities.incremental
 
     def __iter__(self) -> Iterator[str]:
-        """The names."""
-        return iter((*_KINDS, *_ON_DEMAND))
+        return (name for name in INDEXES if name in self)
 
     def __len__(self) -> int:
-        """How many there are."""
-        return len(_KINDS) + len(_ON_DEMAND)
-
-    def __contains__(self, name: object) -> bool:
-        """Whether there is a kind of this name; it is not imported for that."""
-        return name in _KINDS or name in _ON_DEMAND
+        return sum(1 for _ in self)
 
 
-INDEXES = Kinds()
-INCREMENTAL = (*(name for name, kind in _KINDS.items() if kind.capabilities.incremental), *_ON_DEMAND)
-"""The kinds that take entries one by one."""
+INCREMENTAL: Final = _Incremental()
+"""The kinds that take entries one by one, those that are registered later too."""
+
+
+def register_index(kind: type[I]) -> type[I]:
+    """Make a kind of index one that `index=` takes, under its `name`; also as a decorator of its class.
+
+    Joins run over it (`algorithm="indexed"`) if it takes entries one by one. `streamjoin.testing.conformance` checks
+    it. A module may register a name again; another module may not.
+
+    Args:
+        kind: a subclass of `streamjoin.indexes.base.Index`, which `kind(window=...)` makes an empty index of; further
+            parameters are what `index_options=` may set.
+
+    Raises:
+        SpecError: it is no such class, or its name is taken.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Index)):
+        raise SpecError(f"{kind!r} is no index: register a subclass of streamjoin.indexes.base.Index")
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(kind.__abstractmethods__))
+        raise SpecError(f"{kind.__name__} is no index yet: it does not define {missing}")
+    lacking = [name for name in ("name", "task") if not hasattr(kind, name)]
+    if lacking:
+        raise SpecError(f"{kind.__name__} is no index yet: the class has no attribute {' and no '.join(lacking)}")
+    try:
+        inspect.signature(kind).bind(window=None)
+    except TypeError:
+        raise SpecError(f"{kind.__name__}(window=...) must make an empty index, without further arguments") from None
+    INDEXES.register(kind.name, kind, kind.__module__)
+    return kind
 
 
 def settings_of(name: str) -> dict[str, bool]:
@@ -90,7 +102,7 @@ def check_settings(name: str, settings: Mapping[str, object]) -> None:
 def make_index(name: str, window: int | None = None, **settings: float) -> Index:
     """An empty index of a kind; `window` is the number of live entries to expect, where that is known."""
     if name not in INDEXES:
-        raise SpecError(f"index={name!r} is not one of {sorted(INDEXES)}")
+        raise INDEXES.unknown(name, sorted(INDEXES))
     check_settings(name, settings)
     kind: type = INDEXES[name]
     index: Index = kind(window=window, **settings)

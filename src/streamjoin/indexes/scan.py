@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin.indexes.base import I64, Index, arena, demand, pages
+from streamjoin.indexes.registry import register_index
 from streamjoin.kernels.trees import ring
 from streamjoin.kernels.trees.entries import HEAD_WORDS, MIN_SEQ, SIZE
 from streamjoin.kernels.trees.ring import BACK, FRONT, RING, RING_MASK
@@ -16,6 +17,7 @@ from streamjoin.kernels.trees.ring import BACK, FRONT, RING, RING_MASK
 _SMALLEST = 64
 
 
+@register_index
 class ScanIndex(Index):
     """A ring buffer scanned linearly."""
 

@@ -7,21 +7,40 @@ decrease geometrically, so there are O(log(window / chunk)) runs and each tuple 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.jit.calls import Cut, KernelCalls
 from streamjoin.kernels.batch.sorting import BLOCK, count_ranges, cut_runs, merge_live, tops_of
-from streamjoin.kernels.calls import Cut, KernelCalls
 from streamjoin.windows.memory import Memory
 from streamjoin.windows.workers import Workers
 
+# In percent, how large a run may be, against the newer one, to be merged with it.
+_SLACK = 400
 # Fewer entries of the larger run are not worth a thread of their own.
 _LEAST_PART = 1 << 15
 # Entries held for each live one, at most; directories take another three hundredths.
 _MOST_HELD = 1.21
+
+
+def first_merged(sizes: Sequence[int], slack: int, most: float = math.inf, least: int = 0) -> int:
+    """The first of some runs, given their sizes from the oldest on, from which on all should become one.
+
+    From the newest backwards a run is merged while it is not larger than all newer ones together, or than `least`, by
+    `slack` percent of them, and all together are not more than `most`. Sizes then fall geometrically. The sweep, the
+    window log and the streams of ad-hoc queries all merge in this order; what they count, and when they do it, differs.
+    """
+    first, total = len(sizes) - 1, sizes[-1]
+    newer = max(total, least)
+    while first and sizes[first - 1] * 100 <= newer * slack and total + sizes[first - 1] <= most:
+        first -= 1
+        newer += sizes[first]
+        total += sizes[first]
+    return first
 
 
 @dataclass(frozen=True)
@@ -83,11 +102,10 @@ def settle(sides: Sequence[SortedRuns], workers: Workers) -> None:
 class SortedRuns:
     """Sorted runs, oldest and largest first."""
 
-    def __init__(self, ratio: int = 4) -> None:
+    def __init__(self) -> None:
         self.runs: list[SortedRun] = []
         self.merges = 0
         self.merged_entries = 0
-        self._ratio = ratio
         self._min_seq = 0
 
     def add(self, words: Array, seqs: Array, newest: int, tops: Array | None = None) -> None:
@@ -99,9 +117,9 @@ class SortedRuns:
         """Whether the two newest runs should become one: sizes no longer fall geometrically, or much has expired."""
         if len(self.runs) < 2:
             return False
-        held = sum(run.words.size for run in self.runs)
+        sizes = [run.words.size for run in self.runs]
         live = max(run.newest for run in self.runs) + 1 - self._min_seq
-        return self.runs[-2].words.size <= self._ratio * self.runs[-1].words.size or held > _MOST_HELD * live
+        return first_merged(sizes[-2:], _SLACK) == 0 or sum(sizes) > _MOST_HELD * live
 
     def merge(self, parts: int) -> Merge:
         """A merge of the live entries of the two newest runs, cut at common words."""

@@ -24,8 +24,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from streamjoin.kernels.flags import YIELDING
-from streamjoin.kernels.machine import I64, address, choose, read_counter
+from streamjoin.jit.flags import YIELDING
+from streamjoin.jit.machine import I64, address, choose, read_counter
 
 # Once per call of the kernel, also inside a loop.
 _on_stack: Any = cgutils.alloca_once
@@ -227,6 +227,6 @@ fence: Callable[[], None] = choose(_fence, lambda: None)
 give_way = choose(_give_way, _plain_give_way)
 pause = choose(_pause, _plain_pause)
 sleep_on: Callable[[I64, int, int, int], None] = choose(_sleep_on, _plain_sleep_on)
-"""Sleep while the word at `index` is `expected`, in its lower half, until `wake` or for so many microseconds."""
+"""Sleep while the word at `index` is `expected`, in its lower half, until `wake` or a timeout in microseconds."""
 wake: Callable[[I64, int], None] = choose(_wake, _plain_wake)
 """Wake all that sleep on the word at `index`, after it was changed."""

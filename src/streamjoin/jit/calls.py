@@ -5,7 +5,7 @@ took longer than most steps of a join. Here helper threads stay in one kernel (`
 call is a block of words: the address of the kernel's machine code, room for its result, and the arguments as the code
 expects them. A small function for each list of argument kinds, the trampoline, loads them and jumps.
 
-Invariants: the word at `TICKET` counts the boards' rounds in its upper part and the calls that nobody has taken in its
+Invariants: the word at `TICKET` counts the boards' rounds in its upper part and the calls that are not taken yet in its
 lower part; whoever lowers it by one takes the call of that number, and only while the round is not over, so the other
 words of the board are those of its round. `run` returns when all calls of its round are done; it takes calls itself
 and needs no helper. An array among the arguments is kept alive by the caller.
@@ -25,10 +25,10 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import add, give_way, load, sleep_on, store, swap_if, wake
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.memory import call_at, load_64
+from streamjoin.jit.atomics import add, give_way, load, sleep_on, store, swap_if, wake
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.jit.memory import call_at, load_64
 
 TICKET, DONE, TRAMPOLINE, BLOCKS, SIZE, CALLS = 0, 8, 16, 17, 18, 19
 """The words of a board; the first two are changed by all threads and have cache lines of their own."""

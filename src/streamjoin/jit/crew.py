@@ -7,9 +7,9 @@ store to its own cache line; a dump of a stuck crew reads it.
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import exchange, give_way, load, pause, store
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
+from streamjoin.jit.atomics import exchange, give_way, load, pause, store
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 
 STOP = 0  # not 0: leave as soon as possible
 WANTED = 8  # threads numbered from here on leave at their next task

@@ -41,6 +41,25 @@ def choose(compiled: Any, plain: F) -> F:
     return chosen
 
 
+def _every_lane(builder: Any, word: Any, width: int) -> Any:
+    """A vector of the same word in every lane."""
+    vector = ir.VectorType(_WORD, width)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), word, ir.IntType(32)(0))
+    order = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), order)
+
+
+def _eight(context: Any, builder: Any, signature: Any, args: Any, array: int, index: int) -> Any:
+    """The pointer to eight words, by the places of an array and of an index among the arguments."""
+    pointer = address(context, builder, signature.args[array], args[array], args[index])
+    return builder.bitcast(pointer, ir.VectorType(_WORD, 8).as_pointer())
+
+
+def _chosen(builder: Any, mask: Any) -> Any:
+    """The lowest eight bits of a word, one for each lane."""
+    return builder.bitcast(builder.trunc(mask, ir.IntType(8)), ir.VectorType(ir.IntType(1), 8))
+
+
 def _lane_mask(width: int, predicate: str) -> Callable[..., int]:
     """Compare `width` consecutive words with a key at once; bit j of the answer is lane j."""
 
@@ -50,9 +69,7 @@ def _lane_mask(width: int, predicate: str) -> Callable[..., int]:
             vector = ir.VectorType(_WORD, width)
             pointer = address(context, builder, signature.args[0], args[0], args[1])
             loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=8)
-            first = builder.insert_element(ir.Constant(vector, ir.Undefined), args[2], ir.IntType(32)(0))
-            order = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
-            keys = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), order)
+            keys = _every_lane(builder, args[2], width)
             bits = builder.bitcast(builder.icmp_signed(predicate, loaded, keys), ir.IntType(width))
             return builder.zext(bits, _WORD)
 
@@ -173,14 +190,9 @@ def packer(compress: Callable[..., Any]) -> Any:
     @intrinsic
     def pack(typing_context: Any, words: Any, target: Any, source: Any, mask: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            vector = ir.VectorType(_WORD, 8)
-            to, origin = (
-                builder.bitcast(address(context, builder, signature.args[0], args[0], args[k]), vector.as_pointer())
-                for k in (1, 2)
-            )
-            bits = builder.trunc(args[3], ir.IntType(8))
-            chosen = builder.bitcast(bits, ir.VectorType(ir.IntType(1), 8))
-            builder.store(compress(builder, builder.load(origin, align=8), chosen), to, align=8)
+            to, origin = (_eight(context, builder, signature, args, 0, index) for index in (1, 2))
+            packed = compress(builder, builder.load(origin, align=8), _chosen(builder, args[3]))
+            builder.store(packed, to, align=8)
             return context.get_dummy_value()
 
         return types.void(words, types.int64, types.int64, types.int64), codegen
@@ -194,14 +206,9 @@ def packer_across(compress: Callable[..., Any]) -> Any:
     @intrinsic
     def pack(typing_context: Any, goal: Any, target: Any, words: Any, source: Any, mask: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            vector = ir.VectorType(_WORD, 8)
-            to, origin = (
-                builder.bitcast(address(context, builder, signature.args[k], args[k], args[k + 1]), vector.as_pointer())
-                for k in (0, 2)
-            )
-            bits = builder.trunc(args[4], ir.IntType(8))
-            chosen = builder.bitcast(bits, ir.VectorType(ir.IntType(1), 8))
-            builder.store(compress(builder, builder.load(origin, align=8), chosen), to, align=8)
+            to, origin = (_eight(context, builder, signature, args, array, array + 1) for array in (0, 2))
+            packed = compress(builder, builder.load(origin, align=8), _chosen(builder, args[4]))
+            builder.store(packed, to, align=8)
             return context.get_dummy_value()
 
         return types.void(goal, types.int64, words, types.int64, types.int64), codegen
@@ -215,28 +222,14 @@ def emitter(compress: Callable[..., Any]) -> Any:
     @intrinsic
     def emit(typing_context: Any, goal: Any, target: Any, words: Any, source: Any, mask: Any, addend: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            vector = ir.VectorType(_WORD, 8)
-            to, origin = (
-                builder.bitcast(address(context, builder, signature.args[k], args[k], args[k + 1]), vector.as_pointer())
-                for k in (0, 2)
-            )
-            bits = builder.trunc(args[4], ir.IntType(8))
-            chosen = builder.bitcast(bits, ir.VectorType(ir.IntType(1), 8))
-            total = builder.add(builder.load(origin, align=8), _every_lane(builder, args[5]))
-            builder.store(compress(builder, total, chosen), to, align=8)
+            to, origin = (_eight(context, builder, signature, args, array, array + 1) for array in (0, 2))
+            total = builder.add(builder.load(origin, align=8), _every_lane(builder, args[5], 8))
+            builder.store(compress(builder, total, _chosen(builder, args[4])), to, align=8)
             return context.get_dummy_value()
 
         return types.void(goal, types.int64, words, types.int64, types.int64, types.int64), codegen
 
     return emit
-
-
-def _every_lane(builder: Any, word: Any) -> Any:
-    """A vector of eight times the same word."""
-    vector = ir.VectorType(_WORD, 8)
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), word, ir.IntType(32)(0))
-    order = ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)
-    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), order)
 
 
 # Batcher's odd-even merge sort of eight lanes: the pairs of a layer are compared and exchanged at once.
@@ -262,18 +255,21 @@ def _exchange(builder: Any, lanes: Any, pairs: tuple[tuple[int, int], ...]) -> A
     return builder.shuffle_vector(smaller, larger, ir.Constant(order, source))
 
 
+def _sorted(builder: Any, loaded: Any, count: Any) -> tuple[Any, Any]:
+    """Which lanes are the first `count`, and a vector of those, sorted."""
+    inside = _chosen(builder, builder.sub(builder.shl(_WORD(1), count), _WORD(1)))
+    lanes = builder.select(inside, loaded, ir.Constant(loaded.type, [(1 << 63) - 1] * 8))
+    for pairs in _NETWORK:
+        lanes = _exchange(builder, lanes, pairs)
+    return inside, lanes
+
+
 @intrinsic
 def _sort_8(typing_context: Any, words: Any, base: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector, bits = ir.VectorType(_WORD, 8), ir.VectorType(ir.IntType(1), 8)
-        pointer = address(context, builder, signature.args[0], args[0], args[1])
-        pointer = builder.bitcast(pointer, vector.as_pointer())
+        pointer = _eight(context, builder, signature, args, 0, 1)
         loaded = builder.load(pointer, align=8)
-        filled = builder.sub(builder.shl(_WORD(1), args[2]), _WORD(1))
-        inside = builder.bitcast(builder.trunc(filled, ir.IntType(8)), bits)
-        lanes = builder.select(inside, loaded, ir.Constant(vector, [(1 << 63) - 1] * 8))
-        for pairs in _NETWORK:
-            lanes = _exchange(builder, lanes, pairs)
+        inside, lanes = _sorted(builder, loaded, args[2])
         builder.store(builder.select(inside, lanes, loaded), pointer, align=8)
         return context.get_dummy_value()
 
@@ -283,16 +279,8 @@ def _sort_8(typing_context: Any, words: Any, base: Any, count: Any) -> Any:
 @intrinsic
 def _sort_8_across(typing_context: Any, goal: Any, words: Any, base: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector, bits = ir.VectorType(_WORD, 8), ir.VectorType(ir.IntType(1), 8)
-        to, origin = (
-            builder.bitcast(address(context, builder, signature.args[k], args[k], args[2]), vector.as_pointer())
-            for k in (0, 1)
-        )
-        filled = builder.sub(builder.shl(_WORD(1), args[3]), _WORD(1))
-        inside = builder.bitcast(builder.trunc(filled, ir.IntType(8)), bits)
-        lanes = builder.select(inside, builder.load(origin, align=8), ir.Constant(vector, [(1 << 63) - 1] * 8))
-        for pairs in _NETWORK:
-            lanes = _exchange(builder, lanes, pairs)
+        to, origin = (_eight(context, builder, signature, args, array, 2) for array in (0, 1))
+        _, lanes = _sorted(builder, builder.load(origin, align=8), args[3])
         builder.store(lanes, to, align=8)
         return context.get_dummy_value()
 

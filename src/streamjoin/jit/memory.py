@@ -16,15 +16,15 @@ from llvmlite import ir
 from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-from streamjoin.kernels.flags import melted
-from streamjoin.kernels.machine import choose
+from streamjoin.jit.flags import inlined
+from streamjoin.jit.machine import choose
 
 _WORD = ir.IntType(64)
 _SIGNED = {8: ctypes.c_int8, 16: ctypes.c_int16, 32: ctypes.c_int32, 64: ctypes.c_int64}
 
 
 def _loader(bits: int) -> Callable[[int], int]:
-    """A function that reads a signed integer of so many bits as an int64."""
+    """A function that reads a signed integer of `bits` bits as an int64."""
 
     @intrinsic
     def load(typing_context: Any, address: Any) -> Any:
@@ -95,7 +95,7 @@ def _as_pointer(typing_context: Any, address: Any) -> Any:
 _pointer_to: Any = _as_pointer
 
 
-@melted
+@inlined
 def _words_at(address: int, n: int) -> Any:
     return carray(_pointer_to(address), (n,))
 

@@ -6,6 +6,10 @@ looked up, a B+-tree for small windows, else the PIM-Tree. The more pairs a tupl
 several workers the parallel join over PIM-Trees is the third candidate: it does not sort, and its threads share the
 lookups. Without an index word the nested loop runs.
 
+Two comparisons that face each other bound an interval, or look as if they did: over columns that are none, the interval
+index finds most of a window, at many times what comparing it costs. So the lengths decide, as data arrives, and what
+both have cost (`AdaptingIntervals` in `joins/engine/adapting.py`).
+
 The candidates take over from each other when pushes change for long enough, in size or in what they find: a window that
 was filled from history in large batches is then probed by small ones (`joins/engine/adapting.py`).
 
@@ -20,24 +24,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from streamjoin.indexes.registry import INDEXES, check_settings, settings_of
+from streamjoin.jit.flags import is_compiled
 from streamjoin.joins.batch.nested_loop import NestedLoop
 from streamjoin.joins.batch.sweep import Sweep
-from streamjoin.joins.cost import PUSH_NS, UNKNOWN, Found, algorithm_cost, index_cost, sweep_cost
+from streamjoin.joins.cost import (
+    PUSH_NS,
+    UNKNOWN,
+    Found,
+    algorithm_cost,
+    index_cost,
+    interval_cost,
+    scan_cost,
+    sweep_cost,
+)
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.kinds.interval_sweep import IntervalSweep
-from streamjoin.joins.parallel.pim_parallel import PimParallel
-from streamjoin.joins.registry import KINDS, AlgorithmChoice, AlgorithmKind
-from streamjoin.kernels.batch.sweep import sweep_chunk
-from streamjoin.kernels.flags import is_compiled
-from streamjoin.kernels.pim_parallel.task import work
+from streamjoin.joins.registry import AS_OF, AUTO, KINDS, AlgorithmChoice, AlgorithmKind
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError, SpecError
+from streamjoin.windows.intervals import Lookups
 
-AS_OF = "asof"
-"""The algorithm of as-of joins by key; only `auto` chooses it."""
+PIM_PARALLEL = "pim_parallel"
 
 # The assumed size of a time window before any data has arrived.
 _UNKNOWN_WINDOW = 1 << 16
@@ -71,10 +80,10 @@ class AlgorithmRequest:
             if not isinstance(getattr(self, name), Mapping):
                 raise SpecError(f"{name}= takes settings by name, such as {{'merge_ratio': 0.125}}")
             object.__setattr__(self, name, dict(getattr(self, name)))
-        if self.algorithm not in names():
-            raise SpecError(f"algorithm={self.algorithm!r} is not known; it is one of {', '.join(names())}")
+        if self.algorithm != AUTO and self.algorithm not in KINDS:
+            raise KINDS.unknown(self.algorithm, names())
         if self.index is not None and self.index not in INDEXES:
-            raise SpecError(f"index={self.index!r} is not known; it is one of {', '.join(sorted(INDEXES))}")
+            raise INDEXES.unknown(self.index, sorted(INDEXES))
         kind = KINDS.get(self.algorithm)
         if (self.index is not None or self.index_options) and (kind is None or not kind.indexes):
             able = [repr(name) for name, kind in KINDS.items() if kind.indexes]
@@ -117,7 +126,7 @@ def requests() -> tuple[AlgorithmRequest, ...]:
 
 def names() -> tuple[str, ...]:
     """All values that `algorithm=` accepts."""
-    return ("auto", *KINDS)
+    return (AUTO, *KINDS)
 
 
 def choose(
@@ -157,8 +166,8 @@ def choose(
             check_index(bound, request.index)
         return AlgorithmChoice(name, "asked for", request.index, request.index_options, request.options)
     if not bound.index and bound.intervals is not None:
-        ends = " and ".join(str(bound.terms[t].term) for t in (bound.intervals.upper, bound.intervals.lower))
-        return AlgorithmChoice(IntervalSweep.name, f"intervals are looked up by {ends}, in classes by length")
+        why = f"intervals are looked up by {_interval_text(bound)}, in classes by length"
+        return AlgorithmChoice(IntervalSweep.name, why, adaptive=True)
     if not bound.index:
         return AlgorithmChoice(NestedLoop.name, f"{bound.spec.predicate} has no key or band to look tuples up by")
     window, index = expected_window(bound), _cheapest_index(bound)
@@ -168,9 +177,9 @@ def choose(
         why = f"pushes of {batch:,} tuples are too small to sort"
         return replace(_indexed(bound, AlgorithmRequest(Indexed.name), why), adaptive=True)
     by = " with ".join(str(term.term) for term in bound.index)
-    if cheapest == PimParallel.name:
+    if cheapest == PIM_PARALLEL:
         why = f"{workers} workers look pushes of {batch:,} tuples up by {by} without sorting them"
-        return AlgorithmChoice(PimParallel.name, why, adaptive=True, rival=index)
+        return AlgorithmChoice(PIM_PARALLEL, why, adaptive=True, rival=index)
     return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs", adaptive=True, rival=index)
 
 
@@ -179,10 +188,10 @@ def _costs(window: float, index: str, batch: int, workers: int, found: Found) ->
     names = [Sweep.name, Indexed.name]
     # A hash table finds single words faster than any tree.
     if workers > 1 and index == "pim_tree":
-        names.append(PimParallel.name)
+        names.append(PIM_PARALLEL)
     costs = {name: algorithm_cost(name, window, batch, workers, index, found) for name in names}
-    if PimParallel.name in costs:
-        costs[PimParallel.name] *= _THREADS_PAY
+    if PIM_PARALLEL in costs:
+        costs[PIM_PARALLEL] *= _THREADS_PAY
     return costs
 
 
@@ -197,6 +206,9 @@ def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None,
     later = choose(bound, request, batch, workers)
     if request.algorithm != "auto" or later.name in (NestedLoop.name, AS_OF):
         return later
+    if later.name == IntervalSweep.name:
+        reason = f"scanning is cheaper so far; {later.name} once the intervals are short enough: {later.reason}"
+        return AlgorithmChoice(NestedLoop.name, reason, adaptive=True)
     if _outgrown(bound, batch or 0, 0) and _is_worth_compiling(bound, later, batch or 0, 0, 0):
         return later
     reason = f"few tuples so far, and scanning compiles fastest; later {later.name}: {later.reason}"
@@ -208,7 +220,7 @@ def successor(
 ) -> AlgorithmChoice | None:
     """The algorithm that replaces the scan before `arriving` tuples are joined with `held` per side, if any.
 
-    The scan has compared so many pairs in so many pushes.
+    The scan has compared `compared` pairs in `pushes` pushes.
     """
     if not _outgrown(bound, arriving, held, pushes):
         return None
@@ -257,16 +269,46 @@ def rival(
     if wasted < _MOVING_NS * held:
         return None
     other = choose(bound, AlgorithmRequest(), arriving, workers, found)
-    if other.name == choice.name or not (is_compiled(_kernel(other)) or wasted >= _COMPILING_NS):
+    if other.name == choice.name or not (_is_ready(other) or wasted >= _COMPILING_NS):
         return None
     return other
 
 
-def _kernel(choice: AlgorithmChoice) -> Any:
-    """The kernel that takes longest to compile for one of the candidates."""
-    if choice.name == PimParallel.name:
-        return work
-    return sweep_chunk if choice.index is None else INDEXES[choice.index].task
+def interval_costs(bound: BoundSpec, arriving: int, held: int, lookups: Lookups, found: Found) -> dict[str, float]:
+    """Nanoseconds per tuple of the interval index and of the scan, for a push joined with `held` tuples per side."""
+    pairs = _pairs(bound, arriving, held) / arriving
+    return {
+        IntervalSweep.name: interval_cost(arriving, lookups.classes, lookups.share * pairs, found),
+        NestedLoop.name: scan_cost(pairs, found),
+    }
+
+
+def interval_rival(
+    bound: BoundSpec, choice: AlgorithmChoice, lookups: Lookups, wasted: float, held: int
+) -> AlgorithmChoice | None:
+    """What takes over from the interval index or the scan, once moving `held` stored tuples to it pays."""
+    if wasted < _MOVING_NS * held:
+        return None
+    if choice.name == IntervalSweep.name:
+        reason = (
+            f"the index of {_interval_text(bound)} would leave {100 * lookups.share:.2g}% of a window to test, in "
+            f"{lookups.classes} classes by length; scanning is cheaper"
+        )
+        return AlgorithmChoice(NestedLoop.name, reason, adaptive=True)
+    later = choose(bound, AlgorithmRequest())
+    return later if _is_ready(later) or wasted >= _COMPILING_NS else None
+
+
+def _interval_text(bound: BoundSpec) -> str:
+    if bound.intervals is None:
+        raise AssertionError("no interval to look up")
+    return " and ".join(str(bound.terms[t].term) for t in (bound.intervals.upper, bound.intervals.lower))
+
+
+def _is_ready(choice: AlgorithmChoice) -> bool:
+    """Whether an algorithm most likely runs without compiling anything first."""
+    kernel = KINDS[choice.name].kernel
+    return kernel is None or is_compiled(kernel(choice))
 
 
 def _outgrown(bound: BoundSpec, arriving: int, held: int, pushes: int = 0) -> bool:
@@ -281,9 +323,8 @@ def _is_worth_compiling(
     bound: BoundSpec, later: AlgorithmChoice, arriving: int, held: int, compared: int, pushes: int = 0
 ) -> bool:
     """Whether nothing has to be compiled, or scanning, including this push, costs as much as compiling."""
-    compiled = is_compiled(_kernel(later))
     spent = (compared + _pairs(bound, arriving, held)) * _pair_ns(bound) + pushes * PUSH_NS
-    return compiled or spent >= _COMPILING_NS
+    return _is_ready(later) or spent >= _COMPILING_NS
 
 
 def _pairs(bound: BoundSpec, arriving: int, held: int) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -51,7 +51,12 @@ class SidePart:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tuples in gate order. Tuple i may match the other side's positions min_seq[i] <= p < upto[i]."""
+    """Tuples in gate order. Tuple i may match the other side's positions min_seq[i] <= p < upto[i].
+
+    `upto` is what came before it; `min_seq` may lie before the first position. Where some of what came before is newer
+    than its window reaches, `ends` is less, and the refinement refuses the positions between: algorithms may look at
+    `ends` to find fewer of them.
+    """
 
     is_right: Array
     own_seq: Array
@@ -61,11 +66,17 @@ class Chunk:
     right: SidePart
     stored_only: bool = False
     """Whether the tuples are only stored, not joined: after a call that failed."""
+    ends: Array | None = None
 
     @property
     def n(self) -> int:
         """The number of tuples."""
         return int(self.is_right.size)
+
+    @property
+    def stops(self) -> Array:
+        """The position for each tuple before which all its matches are."""
+        return self.upto if self.ends is None else self.ends
 
 
 @dataclass(frozen=True)
@@ -100,8 +111,26 @@ class Overflow(Exception):  # noqa: N818 - never leaves the driver
     """A call exceeds its limit of rows."""
 
 
+@dataclass(frozen=True)
+class AlgorithmCapabilities:
+    """What an algorithm can do beyond pairing chunks, and what suits it."""
+
+    takes_tasks: bool = False
+    """Whether it is a `TaskAlgorithm`. It looks at few tuples beyond the windows, whatever the size of a chunk."""
+    shares_no_small_chunks: bool = False
+    """Whether it does a few tuples in less time than handing them to other threads takes; a scan does not."""
+
+
+_NO_CAPABILITIES = AlgorithmCapabilities()
+
+
 class Algorithm(Protocol):
-    """Pairs tuples. `decides` has the terms that need no second test for a candidate."""
+    """Pairs tuples. `decides` has the terms that need no second test for a candidate.
+
+    A class attribute `capabilities` says what else it can do; an algorithm without it has the defaults.
+    It keeps what it needs of a tuple to find it again, at the least its position. A tuple that can't match, by
+    `SidePart.valid_places`, is neither paired nor kept: the tests that are left to `Refine` do not know that.
+    """
 
     name: ClassVar[str]
     decides: frozenset[int]
@@ -146,26 +175,29 @@ class Elastic(Protocol):
         """Use `n` threads, starting with their next task; callable from any thread at any time."""
 
 
-class PairBuffer:
-    """Collects refined pairs of one worker; candidates pass through one block of fixed size."""
+class TaskAlgorithm(Algorithm, Protocol):
+    """An algorithm that takes tuples one by one, as the columns of a task: see `indexes.base.push_task`."""
 
-    CAPACITY = 1 << 18
+    shared: bool
+    """Whether a self-join looks both roles up in one index."""
 
-    def __init__(self, keep: Keep, room: int = CAPACITY) -> None:
-        self.probe = np.empty(room, np.int64)
-        self.seq = np.empty(room, np.int64)
-        self.n = 0
-        self._keep = keep
-        self._done: list[tuple[Array, Array]] = []
+    @property
+    def least(self) -> tuple[int, int]:
+        """The smallest position of each side that must be kept."""
 
-    def flush(self) -> None:
-        """Refine the candidates in the block and empty it."""
-        if self.n:
-            pairs = self._keep(self.probe[: self.n], self.seq[: self.n])
-            self._done.append((pairs[0].copy(), pairs[1].copy()))
-            self.n = 0
+    def pair(self, columns: tuple[Array, ...]) -> tuple[Array, Array]:
+        """Process all tuples of a task whose pairs need no test."""
 
-    def take(self) -> tuple[list[Array], list[Array]]:
-        """All pairs, in pieces."""
-        self.flush()
-        return [probe for probe, _ in self._done], [seq for _, seq in self._done]
+    def take(self, upto: Array, columns: tuple[Array, ...], refine: Keep, start: int, stop: int) -> Pairs:
+        """Process the tuples from `start` to `stop`; the pairs may be views of memory that the next call overwrites."""
+
+
+def capabilities_of(algorithm: Algorithm) -> AlgorithmCapabilities:
+    """What an algorithm says of itself."""
+    said: AlgorithmCapabilities = getattr(algorithm, "capabilities", _NO_CAPABILITIES)
+    return said
+
+
+def task_algorithm(algorithm: Algorithm) -> TaskAlgorithm | None:
+    """The same algorithm, if it takes tasks."""
+    return cast("TaskAlgorithm", algorithm) if capabilities_of(algorithm).takes_tasks else None

@@ -168,9 +168,25 @@ _ONE_TASK = 64  # tuples that are joined without waking anyone
 # In small windows threads wait for each other's merges.
 _MERGES_NS, _MERGES_WINDOW, _MERGES_POWER = 12.5, 1 << 14, 0.75
 
+# A scan compares words in vector registers. The interval index sweeps each class of lengths by itself.
+_SCAN_TUPLE_NS, _SCAN_PAIR_NS = 400.0, 0.2
+_CLASS_NS, _CLASS_TUPLE_NS, _INTERVAL_TUPLE_NS, _CANDIDATE_NS = 85_000.0, 12.0, 80.0, 4.5
+_PAIR_NS = 40.0
+
+
+def scan_cost(pairs: float, found: Found = UNKNOWN) -> float:
+    """Nanoseconds per tuple of a scan that compares `pairs` pairs of words for each tuple."""
+    return _SCAN_TUPLE_NS + pairs * _SCAN_PAIR_NS + found.results * _PAIR_NS
+
+
+def interval_cost(batch: float, classes: float, candidates: float, found: Found = UNKNOWN) -> float:
+    """Nanoseconds per tuple of the interval index over `classes` classes, with `candidates` for each tuple."""
+    each = _INTERVAL_TUPLE_NS + classes * _CLASS_TUPLE_NS + candidates * _CANDIDATE_NS
+    return classes * _CLASS_NS / batch + each + found.results * _PAIR_NS
+
 
 def sweep_cost(window: float, batch: float, workers: int = 1, found: Found = UNKNOWN) -> float:
-    """Nanoseconds per tuple of the sweep for pushes of `batch` tuples that find so many pairs."""
+    """Nanoseconds per tuple of the sweep for pushes of `batch` tuples that find the pairs `found`."""
     chunk = min(batch, max(_LEAST_CHUNK, 2 * window))
     runs = max(0.0, math.log2(max(window / chunk, 1.0)))
     # Most of a chunk that is larger than the window is compared in vain.
@@ -214,6 +230,10 @@ def parallel_cost(window: float, batch: float, workers: int, found: Found = UNKN
     shared = _SHARED_NS + _SHARED_MISS_NS * _doublings(window, _FITS)
     shared += found.weighed(_INDEX_TESTED) * _index_pair(window)
     return push / batch + _CREW_TUPLE_NS + shared / awake + waiting
+
+
+COMPARED = ("sweep", "pim_parallel", "indexed")
+"""The algorithms that `algorithm_cost` knows."""
 
 
 def algorithm_cost(

@@ -13,14 +13,16 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.indexes.base import Index, Matches, push_task
-from streamjoin.indexes.registry import INDEXES, make_index
-from streamjoin.joins.base import Chunk, Keep, Pairs, Refine, SidePart
+from streamjoin.indexes.registry import INCREMENTAL, INDEXES, make_index
+from streamjoin.joins.base import AlgorithmCapabilities, Chunk, Keep, Pairs, Refine, SidePart
+from streamjoin.joins.registry import AlgorithmChoice, register_algorithm
 from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import NotSupportedError
 from streamjoin.model.keys import WordKind
 from streamjoin.model.predicates import Equi
 from streamjoin.windows.buffer import Restore
+from streamjoin.windows.workers import Workers
 
 _ROOM = 1 << 16
 # Expiring is a call to a kernel: positions wait until there are this many. Those of a count window are expired by the
@@ -52,6 +54,7 @@ class Indexed:
     """The join over two indexes of one kind."""
 
     name: ClassVar[str] = "indexed"
+    capabilities: ClassVar[AlgorithmCapabilities] = AlgorithmCapabilities(takes_tasks=True, shares_no_small_chunks=True)
 
     def __init__(self, bound: BoundSpec, index: str, settings: Mapping[str, float], shares: int = 1) -> None:
         # With shares, each instance holds one of that many parts of the window.
@@ -191,3 +194,19 @@ def _scatter(part: SidePart, ops: Array, word: Array, lo: Array, hi: Array, use:
     at = part.at
     word[at], lo[at], hi[at] = index.word, index.lo, index.hi
     ops[at] |= np.int64(use) if part.encoded.valid is None else part.encoded.valid * np.int64(use)
+
+
+def _build(bound: BoundSpec, choice: AlgorithmChoice, workers: Workers) -> Indexed:  # noqa: ARG001
+    if choice.index is None:
+        raise AssertionError("indexed without an index")
+    return Indexed(bound, choice.index, choice.index_options)
+
+
+register_algorithm(
+    Indexed.name,
+    _build,
+    indexes=INCREMENTAL,
+    scans=False,
+    needs_word=True,
+    kernel=lambda choice: INDEXES[str(choice.index)].task,
+)

@@ -1,29 +1,40 @@
-"""All algorithms by name: constructor, requirements and options. A new algorithm is one line here."""
+"""All algorithms by name: constructor, requirements, options, live runner.
+
+Those of the package register by the call that is there for everyone, at the end of their modules, which are imported
+when they are asked for: this module imports no algorithm.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from streamjoin.indexes.registry import INCREMENTAL
-from streamjoin.joins.base import Algorithm
-from streamjoin.joins.baselines.cell_join import CellJoin
-from streamjoin.joins.baselines.round_robin import RoundRobin
-from streamjoin.joins.baselines.three_step import ThreeStep
-from streamjoin.joins.batch.nested_loop import NestedLoop
-from streamjoin.joins.batch.sweep import Sweep
-from streamjoin.joins.indexed import Indexed
-from streamjoin.joins.kinds.interval_sweep import IntervalSweep
-from streamjoin.joins.parallel.handshake import Handshake
-from streamjoin.joins.parallel.low_latency_handshake import INDEXES as NODE_INDEXES
-from streamjoin.joins.parallel.low_latency_handshake import NAME as LOW_LATENCY_HANDSHAKE
-from streamjoin.joins.parallel.low_latency_handshake import low_latency_handshake
-from streamjoin.joins.parallel.pim_parallel import OPTIONS as PIM_PARALLEL_OPTIONS
-from streamjoin.joins.parallel.pim_parallel import PimParallel
-from streamjoin.joins.parallel.scalejoin import INDEXES as SHARE_INDEXES
-from streamjoin.joins.parallel.scalejoin import ScaleJoin
-from streamjoin.model.binding import BoundSpec
-from streamjoin.windows.workers import Workers
+from streamjoin._lazy import Registered
+from streamjoin.indexes.registry import INCREMENTAL, INDEXES
+from streamjoin.model.errors import SpecError
+
+if TYPE_CHECKING:
+    from streamjoin.joins.base import Algorithm
+    from streamjoin.joins.live.runner import Runner, Setup
+    from streamjoin.model.binding import BoundSpec
+    from streamjoin.windows.workers import Workers
+
+AlgorithmName = Literal[
+    "auto",
+    "handshake",
+    "indexed",
+    "low_latency_handshake",
+    "interval",
+    "nested_loop",
+    "pim_parallel",
+    "scalejoin",
+    "sweep",
+]
+"""The package's own names, for editors; others can be registered."""
+AUTO = "auto"
+AS_OF = "asof"
+"""The algorithm of as-of joins by key; only `auto` chooses it."""
 
 
 @dataclass(frozen=True)
@@ -45,69 +56,83 @@ class AlgorithmChoice:
 
 @dataclass(frozen=True)
 class AlgorithmKind:
-    """One algorithm. `indexes` are those it supports, `scans` says whether it also runs without one."""
+    """One algorithm, as `register_algorithm` describes it."""
 
     build: Callable[[BoundSpec, AlgorithmChoice, Workers], Algorithm]
-    indexes: tuple[str, ...] = ()
-    scans: bool = False
-    needs_word: bool = False
-    needs_interval: bool = False
-    own_threads: bool = False
-    """Whether it has threads besides the join's workers."""
-    options: frozenset[str] = frozenset()
-    """Names that `options=` may hold; the algorithm checks their values."""
+    indexes: Collection[str]
+    scans: bool
+    needs_word: bool
+    needs_interval: bool
+    own_threads: bool
+    options: frozenset[str]
+    live: Callable[[Setup], Runner] | None
+    kernel: Callable[[AlgorithmChoice], Any] | None
 
 
-def _indexed(bound: BoundSpec, choice: AlgorithmChoice, workers: Workers) -> Algorithm:  # noqa: ARG001
-    if choice.index is None:
-        raise AssertionError("indexed without an index")
-    return Indexed(bound, choice.index, choice.index_options)
+KINDS: Registered[AlgorithmKind] = Registered(
+    "algorithm",
+    {
+        "handshake": "streamjoin.handshake.handshake",
+        "indexed": "streamjoin.joins.indexed",
+        "low_latency_handshake": "streamjoin.handshake.low_latency",
+        "interval": "streamjoin.joins.kinds.interval_sweep",
+        "nested_loop": "streamjoin.joins.batch.nested_loop",
+        "pim_parallel": "streamjoin.pim_tree.join",
+        "scalejoin": "streamjoin.scalejoin.join",
+        "sweep": "streamjoin.joins.batch.sweep",
+    },
+    {
+        "cell_join": "benchmarks.papers.cell_join",
+        "round_robin": "benchmarks.papers.round_robin",
+        "three_step": "benchmarks.papers.three_step",
+    },
+)
 
 
-KINDS: Mapping[str, AlgorithmKind] = {
-    Handshake.name: AlgorithmKind(
-        lambda bound, choice, workers: Handshake(bound, workers, choice.options),
-        scans=True,
-        own_threads=True,
-        options=frozenset({"batch"}),
-    ),
-    Indexed.name: AlgorithmKind(_indexed, indexes=INCREMENTAL, needs_word=True),
-    LOW_LATENCY_HANDSHAKE: AlgorithmKind(
-        lambda bound, choice, workers: low_latency_handshake(
-            bound, workers, choice.options, choice.index, choice.index_options
-        ),
-        indexes=NODE_INDEXES,
-        scans=True,
-        own_threads=True,
-        options=frozenset({"batch"}),
-    ),
-    IntervalSweep.name: AlgorithmKind(
-        lambda bound, _, workers: IntervalSweep(bound, workers), scans=True, needs_interval=True
-    ),
-    NestedLoop.name: AlgorithmKind(lambda bound, _, workers: NestedLoop(bound, workers), scans=True),
-    PimParallel.name: AlgorithmKind(
-        lambda bound, choice, workers: PimParallel(bound, choice.options, workers),
-        scans=True,
-        own_threads=True,
-        needs_word=True,
-        options=PIM_PARALLEL_OPTIONS,
-    ),
-    RoundRobin.name: AlgorithmKind(
-        lambda bound, choice, workers: RoundRobin(bound, choice.index, choice.index_options, workers),
-        indexes=RoundRobin.indexes,
-        needs_word=True,
-    ),
-    ScaleJoin.name: AlgorithmKind(
-        lambda bound, choice, workers: ScaleJoin(bound, workers, choice.index, choice.index_options),
-        indexes=SHARE_INDEXES,
-        scans=True,
-        own_threads=True,
-    ),
-    Sweep.name: AlgorithmKind(lambda bound, _, workers: Sweep(bound, workers), scans=True, needs_word=True),
-    ThreeStep.name: AlgorithmKind(lambda bound, _, __: ThreeStep(bound), scans=True),
-    CellJoin.name: AlgorithmKind(
-        lambda bound, choice, workers: CellJoin(bound, workers.n, choice.options),
-        scans=True,
-        options=CellJoin.options,
-    ),
-}
+def register_algorithm(
+    name: str,
+    build: Callable[[BoundSpec, AlgorithmChoice, Workers], Algorithm],
+    *,
+    indexes: Iterable[str] = (),
+    scans: bool = True,
+    needs_word: bool = False,
+    needs_interval: bool = False,
+    own_threads: bool = False,
+    options: Iterable[str] = (),
+    live: Callable[[Setup], Runner] | None = None,
+    kernel: Callable[[AlgorithmChoice], Any] | None = None,
+) -> None:
+    """Make an algorithm one that `algorithm=` takes. `auto` does not choose it.
+
+    `streamjoin.testing.conformance` checks it. A module may register a name again; another module may not.
+
+    Args:
+        name: what `algorithm=` takes.
+        build: makes the algorithm (the protocol `streamjoin.joins.base.Algorithm`) of one join, from the join, what
+            was asked for (index, its settings, options) and the join's worker threads.
+        indexes: the kinds of index it runs over, as `index=` takes them.
+        scans: whether it runs without an index.
+        needs_word: whether it only runs joins that look tuples up by a key or a band.
+        needs_interval: whether it only runs joins that look up intervals.
+        own_threads: whether it has threads besides the join's workers.
+        options: the names that `options=` may hold; the algorithm checks their values.
+        live: makes what runs a live inner join; without it the algorithm runs behind one driver thread.
+        kernel: the kernel that takes longest to compile, of those that are run.
+
+    Raises:
+        SpecError: the name is none or taken, an index is not known, or an argument is of the wrong kind.
+    """
+    if name in (AUTO, AS_OF):
+        raise SpecError(f"algorithm={name!r} is the package's own: register another name")
+    for what, given in (("build", build), ("live", live), ("kernel", kernel)):
+        if not callable(given) and (given is not None or what == "build"):
+            raise SpecError(f"{what}= of algorithm {name!r} is called to make it; {given!r} can't be called")
+    if indexes is not INCREMENTAL:
+        indexes = tuple(indexes)
+        for index in indexes:
+            if index not in INDEXES:
+                raise INDEXES.unknown(index, sorted(INDEXES))
+    entry = AlgorithmKind(
+        build, indexes, scans, needs_word, needs_interval, own_threads, frozenset(options), live, kernel
+    )
+    KINDS.register(name, entry, build.__module__)

@@ -1,7 +1,7 @@
 """Compiles or loads kernels before the first join: the parts shared by every warm-up, and the engine's own.
 
 Small joins over `sample` rows reach the kernels. The embedded engine's are here; `spark/runtime/warming.py` and
-`adhoc/executors/warming.py` add the stages of a Spark batch and the ad-hoc core. `streamjoin warmup` runs all of them.
+`queries/executors/warming.py` add the stages of a Spark batch and the ad-hoc core. `streamjoin warmup` runs them all.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 _ROWS = 64
-# Indexes that experiments compare with the others.
-_ONLY_COMPARED = ("bw_tree",)
 
 
 def sample(batch: int = 0, rows: int = _ROWS) -> pa.Table:
@@ -55,16 +53,13 @@ def alone() -> Iterator[None]:
 
 
 def warm() -> Iterator[str]:
-    """Run every algorithm of the embedded engine over every kind of key; yields each name when it is done.
-
-    Indexes that only comparisons use are left out.
-    """
+    """Run every algorithm of the embedded engine over every kind of key; yields each name when it is done."""
     # Spark's workers share this module and need no engine.
-    from streamjoin.joins.auto import choose, requests
-    from streamjoin.joins.engine.compiled_step import patience
-    from streamjoin.joins.engine.opening import open  # noqa: A004
-    from streamjoin.joins.live.opening import live
-    from streamjoin.joins.live.registry import RUNNERS
+    from streamjoin.joins.auto import AlgorithmRequest, choose, requests
+    from streamjoin.joins.engine.driver import Join, open  # noqa: A004
+    from streamjoin.joins.engine.settings import OpenSettings
+    from streamjoin.joins.live.live import live
+    from streamjoin.joins.registry import KINDS
     from streamjoin.model.binding import bind
     from streamjoin.model.comparisons import with_comparisons
     from streamjoin.model.errors import NotSupportedError
@@ -72,8 +67,6 @@ def warm() -> Iterator[str]:
     table = sample()
     shuffled = table.take(pa.array([(7 * i) % _ROWS for i in range(_ROWS)]))
     for request in requests():
-        if request.index in _ONLY_COMPARED:
-            continue
         for spec in _specs():
             try:
                 choose(with_comparisons(bind(spec, table.schema, table.schema)), request)
@@ -83,18 +76,18 @@ def warm() -> Iterator[str]:
                 join.push(table, table)
                 join.push(shuffled, shuffled)
         yield str(request)
-    with patience(0):
-        for spec in (*_specs(), JoinSpec(on=Equi("i64"), window=CountWindow(40), self_join=True)):
-            with alone(), open(spec, "nested_loop") as join:
-                for _ in range(2):
-                    join.push(table, None if spec.self_join else table)
+    compiled = OpenSettings(AlgorithmRequest("nested_loop"), general_pushes=0)
+    for spec in (*_specs(), JoinSpec(on=Equi("i64"), window=CountWindow(40), self_join=True)):
+        with alone(), Join(spec, compiled) as join:
+            for _ in range(2):
+                join.push(table, None if spec.self_join else table)
     yield "small pushes"
     spec = JoinSpec(on=Equi("i64"), window=TimeWindow(5), time="t", order="event_time")
     with alone(), open(spec) as join:
         join.push(table, table)
         join.close()
     yield "event-time order"
-    for name in RUNNERS:
+    for name in (name for name, kind in KINDS.items() if kind.live is not None):
         with alone(), live(next(_specs()), name, 2, left_schema=table.schema, right_schema=table.schema) as running:
             for side in ("left", "right"):
                 running.source(side).push(table)
@@ -131,4 +124,4 @@ def _specs() -> Iterator[JoinSpec]:
             Theta("l.i64 < r.i64"),
             Within("i64", "i64", "t"),
         ):
-            yield JoinSpec(on=on, window=window, time="t")
+            yield JoinSpec(on=on, window=window, time="t", order="arrival")

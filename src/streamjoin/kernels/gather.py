@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, prefetch
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, prefetch
 from streamjoin.kernels.searching import gallop
 
 _AHEAD = 24
@@ -80,6 +80,23 @@ def first_at_least(ticks: Array, bounds: Array, base: int, out: Array) -> None:
             at = 0
         at = gallop(ticks, at, bound)
         out[i] = base + at
+
+
+@kernel
+def first_beyond(ticks: Array, bounds: Array, base: int, ends: Array) -> int:
+    """Lower ends[i] to base + the first place in sorted `ticks` beyond bounds[i]; returns how many are lowered."""
+    at, n = 0, 0
+    for i in range(bounds.size):
+        bound, end = bounds[i], ends[i]
+        # One look at the newest tells whether anything is beyond the bound.
+        if end > base and ticks[end - 1 - base] > bound:
+            if at > 0 and ticks[at - 1] > bound:
+                at = 0
+            # A tick is greater than the bound, so that one more is no overflow.
+            at = gallop(ticks, at, bound + 1)
+            ends[i] = base + at
+            n += 1
+    return n
 
 
 @kernel

@@ -1,28 +1,29 @@
-"""Where each tuple of a chunk stands: its position in its own stream, and how many of the other came before."""
+"""The place of each tuple of a chunk: its position in its own stream, and how many of the other came before."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 from streamjoin.kernels.searching import gallop
+from streamjoin.kernels.times import before
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 
-# The rows of a block of words (see `kernels.encode_rows`) that say what each tuple does, in gate order; OPS to OWN_MIN
+# The rows of a block of words (see `kernels.encode`) that say what each tuple does, in gate order; OPS to OWN_MIN
 # are the columns of an index's task.
 OPS, WORD, LO, HI, OWN_SEQ, MIN_SEQ, OWN_MIN, UPTO, AT, VALID, TICKS, TERMS = range(12)
 
-_NEVER = np.int64(-(2**63))
 # What `place_tuples` knows of a side.
-SIDE_FIELDS = 5
+SIDE_FIELDS = 6
 (
     FIRST,  # the position of its first new tuple
-    SIZE,  # of its window
+    SIZE,  # of its window; that of a time is a length (`kernels.times`)
     IS_TIMED,  # whether that is a time
     LEAST,  # the smallest position that its index must keep
     GROWS,  # whether the bounds of its window never decrease
+    END,  # the place behind its stored rows
 ) = range(SIDE_FIELDS)
 
 
@@ -92,19 +93,20 @@ def filter_ticks(
     n: int,
     is_right: Array,
     least: Array,
+    most: Array,
     left_ticks: Array,
     right_ticks: Array,
     left_base: int,
     right_base: int,
 ) -> int:
-    """Keep the pairs whose earlier tuple is no older than its probe allows; for times that are out of order."""
+    """Keep the pairs whose earlier tuple has a time that its probe reaches; where positions do not decide that."""
     kept = 0
     for i in range(n):
         probe, seq = probes[i], seqs[i]
         tick = left_ticks[seq - left_base] if is_right[probe] else right_ticks[seq - right_base]
         probes[kept] = probe
         seqs[kept] = seq
-        kept += tick >= least[probe]
+        kept += least[probe] <= tick and tick <= most[probe]
     return kept
 
 
@@ -124,7 +126,7 @@ def filter_terms(
     left_base: int,
     right_base: int,
 ) -> int:
-    """Keep the pairs that satisfy one term; place[p] is where probe p stands among its own side's tuples."""
+    """Keep the pairs that satisfy one term; place[p] is the place of probe p among its own side's tuples."""
     kept = 0
     for i in range(n):
         probe, seq = probes[i], seqs[i]
@@ -172,7 +174,7 @@ def place_tuples(
         upto = sides[other, FIRST] + count[other]
         if sides[other, IS_TIMED]:
             tick = block[TICKS, at]
-            bound = tick - sides[other, SIZE] if tick >= _NEVER + sides[other, SIZE] else _NEVER
+            bound = before(tick, sides[other, SIZE])
             # The new ticks of this side ascend, so the bounds do.
             ticks = left_ticks if other == 0 else right_ticks
             start[other] = gallop(ticks, start[other], bound)
@@ -209,7 +211,7 @@ def place_roles(block: Array, sides: Array, index_row: int, ticks: I64, shared: 
             other, at, place = 1 - role, i + role * n, 2 * i + role
             if sides[other, IS_TIMED]:
                 tick = block[TICKS, at]
-                bound = tick - sides[other, SIZE] if tick >= _NEVER + sides[other, SIZE] else _NEVER
+                bound = before(tick, sides[other, SIZE])
                 start[other] = gallop(ticks, start[other], bound)
                 min_seq = sides[0, FIRST] - stored + start[other]
             else:

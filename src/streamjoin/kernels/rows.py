@@ -5,6 +5,8 @@ are, the bitmap of those that are not NULL or 0, the first one's bit in it, and 
 stored columns of a side have such a table too (`SideStore.layout`): the address of row 0, the distance of rows, the
 width of a value, and the address of its validity bytes or 0; a width of 0 is a column that stays in Arrow arrays.
 Kernels therefore have one version for all column types.
+
+At the end stand the steps of a push of both sides as single calls (`joins.engine.push_plan`).
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.memory import (
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.jit.memory import (
     call_at,
     load_8,
     load_16,
@@ -26,7 +28,7 @@ from streamjoin.kernels.memory import (
     store_32,
     store_64,
 )
-from streamjoin.kernels.positions import OPS, OWN_SEQ, place_tuples
+from streamjoin.kernels.positions import END, place_tuples
 
 INPUT_FIELDS = 5
 ADDRESS, STRIDE, VALIDITY, BIT, DATA = range(INPUT_FIELDS)
@@ -125,27 +127,6 @@ def store_rows(
 
 
 @kernel
-def store_push(
-    columns: Array, n_columns: int, words: Array, rows: I64, layout: Array, end: int, sides: Array, n_left: int,
-    index_row: int, own: I64, arrived: I64, now: int,
-) -> int:  # fmt: skip
-    """`store_rows` and `place_tuples` for a push of one side, in arrival order and without times.
-
-    own[i] becomes the position of tuple i, doubled, plus 1 for the right side, and arrived[i] the time `now`.
-    """
-    n = words.shape[1]
-    column = store_rows(columns, n_columns, words, 0, n, rows, layout, end)
-    if column != NO_COLUMN:
-        return column
-    none = np.empty(0, np.int64)
-    place_tuples(words, np.empty(0, np.bool_), sides, n_left, index_row, none, none)
-    for i in range(n):
-        own[i] = words[OWN_SEQ, i] << 1 | (words[OPS, i] & 1)
-        arrived[i] = now
-    return NO_COLUMN
-
-
-@kernel
 def _gather_values(layout: Array, column: int, places: I64, target: int) -> None:
     source, stride, width = layout[column, ADDRESS], layout[column, STRIDE], layout[column, WIDTH]
     if width == 8:
@@ -194,7 +175,7 @@ def _gather_later(left: Array, right: Array, plan: I64, places: Array, target: i
 # Rows gathered at a time; a multiple of 8, so that bitmaps are written in whole bytes.
 _PART = 2048
 
-# Where the numbers of a message are: see `joins.engine.result_message`.
+# Where the numbers of a message are: see `joins.engine.result_rows`.
 _ROWS, _BODY_SIZE, _COUNTS, _BUFFERS_OF = 0, 1, 2, 3
 
 
@@ -278,3 +259,49 @@ def gather_pairs(
         store_64(counts + 16 * k + 8, nulls[k])
     store_64(message + 8 * marks[_ROWS], n)
     store_64(message + 8 * marks[_BODY_SIZE], size)
+
+
+@kernel
+def read_batches(left: int, right: int, left_widths: I64, right_widths: I64, inputs: Array) -> None:
+    """Fill the tables of both sides' columns from the C structures at two addresses; one that is released is none."""
+    if load_64(left + RELEASE) != 0:
+        read_batch(left, left_widths, inputs[0])
+    if load_64(right + RELEASE) != 0:
+        read_batch(right, right_widths, inputs[1])
+
+
+@kernel
+def store_sides(
+    inputs: Array, words: Array, stored_rows: I64, left_layout: Array, right_layout: Array, sides: Array, n_left: int
+) -> int:
+    """Write the rows of both sides behind the stored ones.
+
+    Returns NO_COLUMN, or the number of a column that would get its first NULL, doubled, plus 1 for the right side.
+    """
+    n_right, n_stored = words.shape[1] - n_left, stored_rows.size
+    n_columns = left_layout.shape[0] - n_stored
+    column = store_rows(inputs[0], n_columns, words, 0, n_left, stored_rows, left_layout, sides[0, END])
+    if column != NO_COLUMN:
+        return 2 * column
+    n_columns = right_layout.shape[0] - n_stored
+    column = store_rows(inputs[1], n_columns, words, n_left, n_right, stored_rows, right_layout, sides[1, END])
+    return NO_COLUMN if column == NO_COLUMN else 2 * column + 1
+
+
+@kernel
+def take_rows(
+    inputs: Array,
+    words: Array,
+    stored_rows: I64,
+    left_layout: Array,
+    right_layout: Array,
+    sides: Array,
+    n_left: int,
+    index_row: int,
+) -> int:
+    """`store_sides` and `place_tuples` for tuples without times, the left ones first."""
+    column = store_sides(inputs, words, stored_rows, left_layout, right_layout, sides, n_left)
+    if column == NO_COLUMN:
+        none = np.empty(0, np.int64)
+        place_tuples(words, np.empty(0, np.bool_), sides, n_left, index_row, none, none)
+    return column

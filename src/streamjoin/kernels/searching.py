@@ -1,22 +1,16 @@
-"""Search in sorted values, near a place that is known."""
+"""Search in sorted values: by halves, or near a place that is known."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import melted
+from streamjoin.jit.flags import inlined
 
 
-@melted
-def gallop(values: Array, at: int, bound: Any) -> int:
-    """The first place from `at` on in sorted `values` that is at least `bound`: by doubling leaps, then by halves."""
-    n = values.size
-    step = 1
-    while at + step < n and values[at + step] < bound:
-        at += step
-        step *= 2
-    end = min(at + step, n)
+@inlined
+def first_from(values: Array, at: int, end: int, bound: Any) -> int:
+    """The first place from `at` on in sorted `values` that is at least `bound`, or `end`: by halves."""
     while at < end:
         middle = (at + end) >> 1
         if values[middle] < bound:
@@ -24,3 +18,19 @@ def gallop(values: Array, at: int, bound: Any) -> int:
         else:
             end = middle
     return at
+
+
+@inlined
+def leap(values: Array, at: int, bound: Any, step: int) -> int:
+    """The first place from `at` on in sorted `values` that is at least `bound`: by leaps from `step` on that double."""
+    n = values.size
+    while at + step < n and values[at + step] < bound:
+        at += step
+        step *= 2
+    return first_from(values, at, min(at + step, n), bound)
+
+
+@inlined
+def gallop(values: Array, at: int, bound: Any) -> int:
+    """The first place from `at` on in sorted `values` that is at least `bound`, which is most likely near."""
+    return leap(values, at, bound, 1)

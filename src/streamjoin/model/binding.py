@@ -14,7 +14,6 @@ from typing import Literal
 
 import pyarrow as pa
 
-from streamjoin.model import durations
 from streamjoin.model.asof import Direction
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression.canonical import conjuncts
@@ -26,7 +25,7 @@ from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.terms import split
-from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.model.window import LONGEST, CountWindow, TimeWindow, Window
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,10 @@ class BoundSpec:
         terms = (*self.terms, *self.index)
         return self.spec.self_join and all(term.left.name == term.right.name for term in terms)
 
-    @property
-    def index_decides(self) -> bool:
-        """Whether every hit in the index is a match without further tests."""
-        return self.residual is None and len(self.terms) == 1 and self.index == self.terms
-
 
 def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> BoundSpec:
-    """Fit `spec` to the schemas of both sides (for a self-join, to one)."""
+    """Fit `spec` to the schemas of both sides (for a self-join, to one); the bound spec has its order written out."""
+    spec = spec.in_order()
     if spec.self_join:
         right = left
     if right is None:
@@ -124,8 +119,10 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
     terms, others = _conditions(spec, left, right)
     key_terms = [_fit(term, left, right) for term in terms]
     time = _bind_time(spec, left, right)
+    # Before the windows, which an as-of join derives from its tolerance: a mistake there is the tolerance's.
+    match = _bind_match(spec, others, key_terms, time)
     names = output(spec, left, right)
-    fields = output_schema(names.columns, left, right, _time_field(spec, time), spec.how)
+    fields = output_schema(names.columns, left, right, _time_field(spec, time), spec.how, spec.time_columns)
     return BoundSpec(
         spec=spec,
         left_schema=left,
@@ -140,7 +137,7 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
         late_columns=names.late_columns,
         schema=fields,
         keys=tuple(key_terms),
-        match=_bind_match(spec, others, key_terms, time),
+        match=match,
     )
 
 
@@ -227,14 +224,14 @@ def _bind_time(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> TimePlan | 
         plain_type(column_type(schema, name, side))
         for schema, name, side in ((left, names[0], "left"), (right, names[1], "right"))
     )
-    if all(pa.types.is_integer(t) and t != pa.uint64() for t in types):
-        return TimePlan(*names, (1, 1), pa.int64(), None)
-    for name, type_ in zip(names, types, strict=True):
-        if not (pa.types.is_timestamp(type_) or pa.types.is_date(type_)):
-            raise SchemaError(
-                f"time column {name!r} is {type_}; a time column is a timestamp, a date or an integer (not uint64), "
-                "and of one kind on both sides"
-            )
+    kinds = [_time_kind(name, type_) for name, type_ in zip(names, types, strict=True)]
+    if kinds[0] != kinds[1]:
+        raise SchemaError(
+            f"time columns {names[0]!r} ({types[0]}) and {names[1]!r} ({types[1]}) count differently: cast one so "
+            "that both are timestamps or dates, or durations, or uint64, or other integers"
+        )
+    if pa.types.is_integer(types[0]):
+        return TimePlan(*names, (1, 1), pa.uint64() if types[0] == pa.uint64() else pa.int64(), None)
     check_zones(f"time columns {names[0]!r} and {names[1]!r}", *types)
     finest = min(types, key=tick_ns)
     return TimePlan(
@@ -242,6 +239,27 @@ def _bind_time(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> TimePlan | 
         (tick_ns(types[0]) // tick_ns(finest), tick_ns(types[1]) // tick_ns(finest)),
         finest,
         tick_ns(finest),
+    )
+
+
+def _time_kind(name: str, type_: pa.DataType) -> str:
+    """What a time column counts; times of one kind are on one clock."""
+    if pa.types.is_integer(type_):
+        return "uint64" if type_ == pa.uint64() else "integer"
+    for is_kind, kind in (
+        (pa.types.is_timestamp, "moment"),
+        (pa.types.is_date, "moment"),
+        (pa.types.is_duration, "duration"),
+    ):
+        if is_kind(type_):
+            return kind
+    why = ""
+    if pa.types.is_floating(type_):
+        why = (
+            ": distances of floats are rounded, so a window would not be the same for all times; cast it to an integer"
+        )
+    raise SchemaError(
+        f"time column {name!r} is {type_}; a time column is a timestamp, a date, a duration or an integer{why}"
     )
 
 
@@ -269,8 +287,9 @@ def _ticks(what: str, length: int, is_duration: bool, time: TimePlan | None) -> 
     if (time.tick_ns is not None) != is_duration:
         expectation = "a duration such as '15 minutes'" if time.tick_ns else "a whole number in the column's own unit"
         raise SchemaError(f"{what} does not fit the time column {time.left!r} ({time.type}): give {expectation}")
-    # Times are whole ticks, so a difference is within the length iff it is within its whole part.
-    return min(length // (time.tick_ns or 1), (1 << 62) - 1)
+    # Times are whole ticks, so a difference is within the length iff it is within its whole part; and every difference
+    # of two int64 is within the largest.
+    return min(length // (time.tick_ns or 1), LONGEST)
 
 
 def narrowed(
@@ -284,22 +303,28 @@ def narrowed(
     if columns is None:
         return bound
     output_columns = wanted(bound.columns, columns, bound.spec.result_time_name)
+    # A result of left tuples alone names no column of the right side, whose late rows have those of the same names, and
+    # what the join needs.
+    alone = bound.spec.left_only
+    right_needs = matched_columns(bound, 1) if alone else set()
     late = tuple(
         c
         for c in bound.late_columns
-        if any(k.source == c.source and (k.side == c.side or k.is_key) for k in output_columns)
+        if any(k.source == c.source and (k.side == c.side or k.is_key or alone) for k in output_columns)
+        or (c.side == "right" and c.source in right_needs)
     )
     schemas = []
     for side, schema in enumerate((bound.left_schema, bound.right_schema)):
         names = matched_columns(bound, side) | {c.source for c in late if (c.side == "right") == bool(side)}
         if bound.residual is not None:
             names |= {c.name for c in bound.residual.columns if c.qualifier == ("r" if side else "l")}
-        schemas.append(pa.schema([field for field in schema if field.name in names.union(more[side])]))
+        schemas.append(pa.schema([f for f in schema if f.name in names.union(more[side])], schema.metadata))
     if bound.spec.self_join:
         both = {*schemas[0].names, *schemas[1].names}
-        schemas = [pa.schema([field for field in bound.left_schema if field.name in both])] * 2
+        own = bound.left_schema
+        schemas = [pa.schema([field for field in own if field.name in both], own.metadata)] * 2
     left, right = schemas
-    schema = output_schema(output_columns, left, right, bound.time_field, bound.spec.how)
+    schema = output_schema(output_columns, left, right, bound.time_field, bound.spec.how, bound.spec.time_columns)
     return replace(
         bound, left_schema=left, right_schema=right, columns=output_columns, late_columns=late, schema=schema
     )
@@ -311,10 +336,3 @@ def matched_columns(bound: BoundSpec, side: int) -> set[str]:
     if bound.time is not None:
         names.add(bound.time.right if side else bound.time.left)
     return names
-
-
-def describe_window(bound: BoundWindow, time: TimePlan | None) -> str:
-    """A bound window in words, for plans."""
-    if bound.kind == "count":
-        return f"{bound.size:,} tuples"
-    return durations.describe(bound.size * time.tick_ns) if time and time.tick_ns else f"{bound.size} time units"

@@ -7,7 +7,7 @@ between c and d overlap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ from streamjoin.model.keys import MIRRORED, Comparison, KeyTerm, WordKind, fit
 from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Equi
 
+TypeOf = Callable[[Column], pa.DataType]
+
 
 def with_comparisons(bound: BoundSpec) -> BoundSpec:
     """`bound` with the comparisons of its residual as terms."""
@@ -26,19 +28,26 @@ def with_comparisons(bound: BoundSpec) -> BoundSpec:
         return bound
     terms: list[KeyTerm] = []
     others: list[Expression] = []
+
+    def type_of(column: Column) -> pa.DataType:
+        schema = bound.left_schema if column.qualifier == "l" else bound.right_schema
+        return schema.field(column.name).type
+
     for condition in conjuncts(bound.residual):
-        term = _term(condition, bound)
-        if term is None:
+        found = comparison(condition, "r", type_of)
+        if found is None:
             others.append(condition)
         else:
-            terms.append(term)
+            terms.append(found[1])
     if not terms:
         return bound
+    numbered = list(enumerate(terms, len(bound.terms)))
+    plans = (IntervalPlan(u, v) for u, upper in numbered for v, lower in numbered if bound_an_interval(upper, lower))
     return replace(
         bound,
         terms=(*bound.terms, *terms),
         residual=conjunction(tuple(others)) if others else None,
-        intervals=_plan(terms, len(bound.terms)),
+        intervals=next(plans, None),
     )
 
 
@@ -50,28 +59,27 @@ def with_interval_index(bound: BoundSpec) -> BoundSpec:
     return bound if compared.intervals is None else compared
 
 
-def _term(condition: Expression, bound: BoundSpec) -> KeyTerm | None:
-    """A comparison of a left and a right column of one type."""
+def comparison(condition: Expression, right: str, type_of: TypeOf) -> tuple[str, KeyTerm] | None:
+    """A comparison of a column of `right`, on the right side, with one of its type; before it the other's qualifier."""
     if not isinstance(condition, Compare) or condition.operator not in MIRRORED:
         return None
     one, other, operator = condition.left, condition.right, condition.operator
     if not isinstance(one, Column) or not isinstance(other, Column) or one.qualifier == other.qualifier:
         return None
-    if one.qualifier == "r":
+    if one.qualifier == right:
         one, other, operator = other, one, MIRRORED[operator]
-    types = [
-        plain_type(schema.field(column.name).type)
-        for schema, column in ((bound.left_schema, one), (bound.right_schema, other))
-    ]
-    if word_space(types[0]) is None or word_space(types[0]) != word_space(types[1]):
+    if other.qualifier != right:
+        return None
+    types = [plain_type(type_of(column)) for column in (one, other)]
+    if _word_space(types[0]) is None or _word_space(types[0]) != _word_space(types[1]):
         return None
     key = fit(Equi(one.name, other.name), *types)
     if key.kind not in (WordKind.INTEGER, WordKind.FLOAT32, WordKind.FLOAT64):
         return None
-    return replace(key, term=Comparison(one.name, operator, other.name))
+    return one.qualifier, replace(key, term=Comparison(one.name, operator, other.name))
 
 
-def word_space(type_: pa.DataType) -> str | None:
+def _word_space(type_: pa.DataType) -> str | None:
     """Types with one name have words that compare like their values; None if words don't."""
     if pa.types.is_integer(type_) and type_ != pa.uint64():
         return "integer"
@@ -80,12 +88,8 @@ def word_space(type_: pa.DataType) -> str | None:
     return str(type_) if ordered or pa.types.is_float32(type_) or pa.types.is_float64(type_) else None
 
 
-def _plan(terms: Sequence[KeyTerm], first: int) -> IntervalPlan | None:
-    """The first two comparisons that face each other over one kind of words."""
-    for i, upper in enumerate(terms):
-        for j, lower in enumerate(terms):
-            operators = [term.term.operator for term in (upper, lower) if isinstance(term.term, Comparison)]
-            faces = [operator[0] for operator in operators] == ["<", ">"]
-            if faces and word_space(upper.left.type) == word_space(lower.left.type):
-                return IntervalPlan(first + i, first + j)
-    return None
+def bound_an_interval(upper: KeyTerm, lower: KeyTerm) -> bool:
+    """Whether two comparisons face each other over one kind of words."""
+    operators = [term.term.operator for term in (upper, lower) if isinstance(term.term, Comparison)]
+    faces = [operator[0] for operator in operators] == ["<", ">"]
+    return faces and _word_space(upper.left.type) == _word_space(lower.left.type)

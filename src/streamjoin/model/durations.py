@@ -1,6 +1,7 @@
 """Lengths of time as users write them: "15 minutes", "1h 30m", a timedelta. Stored as integer nanoseconds.
 
-A timedelta is Python's, pandas' or NumPy's.
+A timedelta is Python's, pandas' or NumPy's. The units of time are one table for durations, intervals in SQL, `WITHIN`,
+and the units of Arrow and NumPy.
 """
 
 from __future__ import annotations
@@ -8,12 +9,40 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
 from streamjoin.model.errors import SpecError
-from streamjoin.model.time_units import UNITS, unit_ns
+
+_TABLE: Final = (
+    ("week", 604_800 * 10**9, "w weeks"),
+    ("day", 86_400 * 10**9, "d days"),
+    ("hour", 3_600 * 10**9, "h hr hrs hours"),
+    ("minute", 60 * 10**9, "m min mins minutes"),
+    ("second", 10**9, "s sec secs seconds"),
+    ("millisecond", 10**6, "ms milliseconds"),
+    ("microsecond", 10**3, "us µs microseconds"),
+    ("nanosecond", 1, "ns nanoseconds"),
+)
+
+UNITS: Final = {name: length for name, length, _ in _TABLE}
+"""Nanoseconds by the full name of a unit, the longest unit first."""
+
+_SPELLINGS: Final = {spelling: length for name, length, others in _TABLE for spelling in (name, *others.split())}
+
+DECIMALS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+"""The units of Arrow's times, as decimal places of a second."""
+
+
+def unit_ns(spelling: str) -> int | None:
+    """The nanoseconds in a unit, however it is spelled; None if there is no such unit.
+
+    >>> unit_ns("Hours"), unit_ns("min"), unit_ns("fortnight")
+    (3600000000000, 60000000000, None)
+    """
+    return _SPELLINGS.get(spelling.lower())
+
 
 Duration = str | timedelta | np.timedelta64
 WholeNumber = int | np.integer[Any]

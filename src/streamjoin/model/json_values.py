@@ -76,6 +76,17 @@ def row_texts(table: pa.Table) -> list[str]:
     return [text(dict(zip(names, row, strict=True))) for row in rows(table)]
 
 
+def flat(table: pa.Table) -> pa.Table:
+    """A table whose columns CSV can hold: others are written as in JSON."""
+    for index, field in enumerate(table.schema):
+        plain = pa.types.is_string(field.type) or pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)
+        if not plain and not pa.types.is_floating(field.type):
+            values = column_values(table.column(index))
+            texts = [value if value is None or isinstance(value, str) else text(value) for value in values]
+            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
+    return table
+
+
 def column_values(column: pa.ChunkedArray) -> list[Any]:
     """A column's values."""
     type_ = column.type

@@ -16,11 +16,11 @@ from fractions import Fraction
 
 import pyarrow as pa
 
+from streamjoin.model.durations import DECIMALS, UNITS
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.plain_types import plain_type, storage_type
 from streamjoin.model.predicates import Band, Equi
-from streamjoin.model.time_units import DECIMALS, UNITS
 
 INT64_MAX = (1 << 63) - 1
 MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}

@@ -47,6 +47,20 @@ def take_values(column: pa.ChunkedArray, places: Array) -> pa.ChunkedArray | pa.
     return pa.chunked_array(_pieces(column, places), column.type)
 
 
+def take_or_null(column: pa.ChunkedArray, places: Array) -> pa.ChunkedArray:
+    """`take_values`, with NULL where a place is negative."""
+    missing = places < 0
+    if not missing.any():
+        return take_values(column, places)
+    try:
+        return _take(column, places, missing)
+    except pa.ArrowInvalid as error:
+        if not is_overflow(error):
+            raise
+    with_null = pa.chunked_array([*column.chunks, pa.nulls(1, column.type)])
+    return take_values(with_null, np.where(missing, len(column), places))
+
+
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     """The rows of a table as one record batch.
 
@@ -72,8 +86,10 @@ def refuse_large_result(error: pa.ArrowException) -> NoReturn:
     ) from error
 
 
-def _take(column: pa.Table | pa.ChunkedArray, places: Array) -> pa.Table | pa.ChunkedArray:
-    return column.take(pa.array(places))
+def _take(
+    column: pa.Table | pa.ChunkedArray, places: Array, missing: Array | None = None
+) -> pa.Table | pa.ChunkedArray:
+    return column.take(pa.array(places, mask=missing))
 
 
 def _pieces(column: pa.ChunkedArray, places: Array) -> list[pa.Array]:

@@ -2,11 +2,12 @@
 
 The rules, for every runtime:
 
-- A column keeps its name, unless the other side has one of the same name: then each gets its side's suffix.
+- A column keeps its name, unless the other side has one of the same name: then each gets its side's suffix. Names that
+  differ only in case count as the same: Spark, DuckDB and other readers of the result can't tell them apart.
 - A key with the same name on both sides appears once, with the left side's value, unless `both_keys` keeps both.
 - The time of the result, the later of the pair, is last; a column of the same name gets its side's suffix.
 - The columns of a side that an outer join may miss are nullable. There a key that appears once has the value of the
-  side that is present.
+  side that is present, in the common type of both sides (`model/common_types.py`).
 - Semi and anti joins give the left side's columns under their own names, and no further time.
 """
 
@@ -17,12 +18,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 
+from streamjoin.model.common_types import common_type
 from streamjoin.model.errors import SchemaError, SpecError
 from streamjoin.model.expression.canonical import conjuncts
 from streamjoin.model.expression.nodes import Column, Compare
+from streamjoin.model.metadata import Source, result_metadata
 from streamjoin.model.predicates import Equi, Theta
 from streamjoin.model.spec import JoinSpec
 
@@ -48,13 +50,14 @@ class ResultColumns:
 def output(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> ResultColumns:
     """The columns that `spec` gives the result of two schemas."""
     time = spec.result_time_name
-    doubled = (set(left.names) & set(right.names)) | ({time} & {*left.names, *right.names})
+    both = [{name.lower() for name in schema.names} for schema in (left, right)]
+    doubled = (both[0] & both[1]) | ({time.lower()} if time else set())
     sides: tuple[tuple[Literal["left", "right"], pa.Schema, str], ...] = (
         ("left", left, spec.suffixes[0]),
         ("right", right, spec.suffixes[1]),
     )
     columns = tuple(
-        OutputColumn(name + suffix if name in doubled else name, side, name)
+        OutputColumn(name + suffix if name.lower() in doubled else name, side, name)
         for side, schema, suffix in sides
         for name in schema.names
     )
@@ -77,39 +80,38 @@ def output_schema(
     right: pa.Schema,
     time: pa.Field | None = None,
     how: str = "inner",
+    times: tuple[str, str] | None = None,
 ) -> pa.Schema:
-    """Columns with the types of their sources, and the result's time."""
+    """Columns with the types and the metadata of their sources, and the result's time, the later one of `times`."""
     missing = {"left": ("right",), "right": ("left",), "full": ("left", "right")}.get(how, ())
-    fields = []
+    fields: list[pa.Field] = []
+    sources: list[list[Source]] = []
     for column in columns:
-        field = (left if column.side == "left" else right).field(column.source).with_name(column.name)
-        if column.side in missing and column.is_key:
+        own = left if column.side == "left" else right
+        field = own.field(column.source).with_name(column.name)
+        either = column.side in missing and column.is_key
+        if either:
             field = _either(field, right.field(column.source), how)
         elif column.side in missing:
             field = field.with_nullable(True)
         fields.append(field)
-    return pa.schema([*fields, *([time] if time is not None else [])])
+        sources.append([(left, column.source), (right, column.source)] if either else [(own, column.source)])
+    if time is not None:
+        fields.append(time)
+        sources.append([] if times is None else [(left, times[0]), (right, times[1])])
+    sides = [left] if how in ("semi", "anti") else [left, right]
+    return pa.schema(fields, result_metadata(list(zip(fields, sources, strict=True)), sides))
 
 
 def _either(left: pa.Field, right: pa.Field, how: str) -> pa.Field:
     """A key that has the left side's value, or the right side's where there is no left tuple."""
-    if not _holds(left.type, right.type):
+    common = common_type(left.type, right.type)
+    if common is None:
         raise SchemaError(
-            f"how={how!r}: the key {left.name!r} is {left.type} on the left and {right.type} on the right, and it "
-            "appears once in the result: cast one of them, or set both_keys=True"
+            f"how={how!r}: the key {left.name!r} is {left.type} on the left and {right.type} on the right; it appears "
+            "once in the result, and no type holds every value of both: cast one of them, or set both_keys=True"
         )
-    return left.with_nullable(left.nullable or right.nullable)
-
-
-def _holds(type_: pa.DataType, other: pa.DataType) -> bool:
-    """Whether a column of `type_` can hold every value of `other`."""
-    if pa.types.is_integer(type_) and pa.types.is_integer(other):
-        return bool(np.can_cast(other.to_pandas_dtype(), type_.to_pandas_dtype()))
-    texts = (pa.types.is_string, pa.types.is_large_string)
-    binaries = (pa.types.is_binary, pa.types.is_large_binary)
-    return type_.equals(other) or any(
-        all(any(is_kind(t) for is_kind in kinds) for t in (type_, other)) for kinds in (texts, binaries)
-    )
+    return left.with_type(common).with_nullable(left.nullable or right.nullable)
 
 
 def wanted(columns: Sequence[OutputColumn], names: Collection[str], time: str | None) -> tuple[OutputColumn, ...]:

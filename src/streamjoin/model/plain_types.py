@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamjoin.model.metadata import rewritten_metadata, without_layout
+
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
     """The plain type that holds the values of `type_`."""
@@ -37,14 +39,21 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` with plain types and without metadata, as a join stores and returns it."""
-    return pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
+    """`schema` with plain types, as a join stores and returns it; all columns may be NULL."""
+    fields = [_plain_field(field) for field in schema]
+    return pa.schema(fields, rewritten_metadata(schema, fields))
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    type_ = plain_type(field.type)
+    metadata = field.metadata if type_.equals(field.type) else without_layout(field.metadata)
+    return pa.field(field.name, type_, metadata=metadata)
 
 
 def plain_table(table: pa.Table) -> pa.Table:
     """`table` with plain columns."""
     schema = plain_schema(table.schema)
-    if schema.equals(table.schema):
+    if schema.equals(table.schema, check_metadata=True):
         return table
     columns = [_plain_column(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -8,7 +8,7 @@ far the right value may lie below the left one, and `above` how far above it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, NoReturn
@@ -161,7 +161,10 @@ def _distance(name: str, value: Distance | None) -> tuple[int | float | Decimal,
 
 @dataclass(frozen=True, init=False)
 class Theta(JoinPredicate):
-    """Any SQL condition over `l.` and `r.` columns, such as "l.x < r.a AND l.kind <> r.kind"."""
+    """Any SQL condition over `l.` and `r.` columns, such as "l.x < r.a AND l.kind <> r.kind".
+
+    NaN counts as NULL: `l.x IS NULL` is true for it, unlike in Spark or DuckDB.
+    """
 
     text: str
     expression: Expression
@@ -272,3 +275,27 @@ class Conjunction(JoinPredicate):
 
 
 Term = Equi | Band | Theta
+# Words that are conditions by themselves.
+_CONSTANTS = ("true", "false", "null")
+
+
+def as_predicate(on: object) -> JoinPredicate:
+    """A condition as it is written: the name of a column that both sides have, SQL text, or a list of these.
+
+    A text that could be the name of a Python variable is a column, any other is SQL: `Equi("trade id")` for a name that
+    could not.
+
+    >>> print(as_predicate("sym"), "|", as_predicate(["sym", "abs(l.px - r.bid) <= 0.25"]))
+    l.sym = r.sym | l.sym = r.sym and (abs(l.px - r.bid) <= 0.25)
+    """
+    if isinstance(on, JoinPredicate):
+        return on
+    if isinstance(on, str):
+        return Equi(on) if on.isidentifier() and on.lower() not in _CONSTANTS else Theta(on)
+    if isinstance(on, Sequence) and on and not isinstance(on, bytes):
+        parts = [as_predicate(part) for part in on]
+        return parts[0] if len(parts) == 1 else Conjunction(tuple(term for part in parts for term in part.terms()))
+    raise SpecError(
+        "on= takes a column that both sides have, a SQL condition such as 'abs(l.px - r.bid) <= 0.25', Equi, Band, "
+        f"Within, Overlaps or Theta, or a list of these, not {on!r}"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -10,16 +12,25 @@ from streamjoin.model.asof import AsOf
 from streamjoin.model.errors import NotSupportedError, SpecError
 from streamjoin.model.expression.canonical import conjuncts
 from streamjoin.model.expression.nodes import Column, Compare, Expression
-from streamjoin.model.predicates import Conjunction, Equi, JoinPredicate, Theta
-from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window, read_length
+from streamjoin.model.predicates import Conjunction, Equi, JoinPredicate, Theta, as_predicate
+from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window, as_window, read_length
 
 Order = Literal["arrival", "event_time"]
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
 Lateness = durations.Duration | durations.WholeNumber
+Condition = JoinPredicate | str
+"""One condition as users write it: see `as_predicate`."""
+WindowLike = Window | durations.Duration
+"""A window as users write it: see `as_window`."""
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 _ASOF_HOWS = ("inner", "left", "anti")
 _RESULT_TIME = "result_time"
+_OTHER_DEFAULT = (
+    "with time= the default order is now event time, in which rows may differ and come out once no earlier tuple can "
+    "follow; before it was the order of push. Write order='event_time' to keep the new default without this warning, "
+    "or order='arrival' for the old one"
+)
 
 
 @dataclass(frozen=True)
@@ -27,28 +38,36 @@ class JoinSpec:
     """What to join: the condition, the windows, the time column and the order.
 
     Args:
-        on: a predicate, several joined by `&`, or a SQL condition over `l.` and `r.` columns. Equalities and bands
-            are found in SQL as well, so `"l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"` is indexed like
+        on: the name of a column that both sides have ("sym"), a SQL condition over `l.` and `r.` columns, a predicate,
+            or a list of these, which must all hold. A text that could be the name of a Python variable is a column,
+            any other is SQL; a column with another name is `Equi("trade id")`. Equalities and bands are found in SQL
+            as well, so `"l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"` is indexed like
             `Equi("sym") & Band("px", "bid", 0.25)`. None, for an as-of join: every right tuple counts.
-        window: one window for both sides, or a pair (left, right). An as-of join in event-time order has none.
+        window: how long a tuple can be joined: a time ("5 seconds", a timedelta, `TimeWindow(5)` for an integer time
+            column), or a number of tuples ("1000 rows", `CountWindow(1000)`), or a pair (left, right). An as-of join in
+            event-time order has none.
         time: the time column, or a pair of names; needed by time windows and event-time order.
         order: "arrival" (the order of `push`) or "event_time" (by time, left before right, source, position). Unset,
-            it is "arrival" for `open` and "event_time" on Spark.
+            it is "event_time" with a time column and "arrival" without one, wherever the join runs.
         how: "inner"; "left", "right" and "full" add each unmatched tuple of that side once, with NULLs for the other;
             "semi" and "anti" give the matched or the unmatched left tuples once, with the left columns alone.
         self_join: one stream is both sides; a tuple never pairs with itself.
         lateness: how far behind its source's newest time a tuple may be and still be joined. If unset, it is 0
             in event-time order; in arrival order it is one window, and never less than the last 4,096 tuples.
-        suffixes: what is added to the names of columns that both sides have: a left and a right one.
+        suffixes: what is added to the names of columns that both sides have, also in another case: a left and a right
+            one.
         both_keys: keep both columns of an equality whose columns have the same name, with suffixes. Without it they
             appear once, with the left side's values.
         result_time: the name of the result's time, the later one of the pair. Unset, it is the time column's name where
             both sides have the same, whose own columns get suffixes, and otherwise "result_time".
         match: `AsOf(...)` gives every left tuple at most one right tuple, the nearest in time.
+
+    >>> JoinSpec(on="sym", window="5 s", time="ts") == JoinSpec(on=Equi("sym"), window=TimeWindow("5 s"), time="ts")
+    True
     """
 
-    on: JoinPredicate | str | None
-    window: Window | tuple[Window, Window] | None = None
+    on: Condition | Sequence[Condition] | None
+    window: WindowLike | tuple[WindowLike, WindowLike] | None = None
     time: str | tuple[str, str] | None = None
     order: Order | None = None
     how: How = "inner"
@@ -63,10 +82,11 @@ class JoinSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicate", self._condition())
-        if not isinstance(self.predicate, JoinPredicate):
-            raise SpecError(
-                f"on= takes Equi, Band, Theta, a conjunction of them with &, or a SQL condition, not {self.on!r}"
-            )
+        if not isinstance(self.on, str) or isinstance(self.predicate, Equi):
+            # What means the same is the same spec.
+            object.__setattr__(self, "on", None if self.on is None else self.predicate)
+        if self.window is not None:
+            object.__setattr__(self, "window", _as_windows(self.window))
         _check_time(self.time)
         if self.order not in (None, "arrival", "event_time"):
             raise SpecError(f"order={self.order!r}: it is 'arrival' or 'event_time'")
@@ -76,24 +96,26 @@ class JoinSpec:
         object.__setattr__(self, "windows", self._pair_of_windows())
         if self.time is None and any(isinstance(w, TimeWindow) for w in self.windows):
             raise SpecError("a time window needs a time column: add time='...' or time=('left_name', 'right_name')")
-        if self.time is None and self.order == "event_time":
+        if self.time is None and self.runs_in == "event_time":
             raise SpecError("order='event_time' needs a time column: add time='...'")
         self._check_lateness()
         self._check_names()
         self._check_kind()
 
-    def _condition(self) -> JoinPredicate | object:
-        if self.on is None and self.match is not None:
-            return Conjunction(())
-        return Theta(self.on) if isinstance(self.on, str) else self.on
+    def _condition(self) -> JoinPredicate:
+        return Conjunction(()) if self.on is None and self.match is not None else as_predicate(self.on)
 
     def _pair_of_windows(self) -> tuple[Window, Window]:
         if self.match is None:
-            return _pair_of_windows(self.window)
+            windows = _as_windows(self.window)
+            return windows if isinstance(windows, tuple) else (windows, windows)
         if self.window is None:
             return _reach(self.match)
-        if self.order == "event_time":
-            raise SpecError("an as-of join in event-time order has no window=: AsOf(tolerance=...) bounds the distance")
+        if self.runs_in == "event_time":
+            raise SpecError(
+                "an as-of join in event-time order, the default with time=, has no window=: AsOf(tolerance=...) bounds "
+                "the distance; in arrival order, order='arrival', window= does"
+            )
         if not isinstance(self.window, (CountWindow, TimeWindow)):
             raise SpecError("an as-of join in arrival order has one window, that of the right side")
         return CountWindow(1), self.window
@@ -108,7 +130,7 @@ class JoinSpec:
             )
         if self.match is not None:
             self._check_asof(self.match)
-        elif self.order == "arrival" and self.lateness is None:
+        elif self.runs_in == "arrival" and self.lateness is None:
             for side, window in zip(("left", "right"), self.windows, strict=True):
                 if isinstance(window, TimeWindow) and side in self.preserved:
                     raise SpecError(
@@ -121,7 +143,7 @@ class JoinSpec:
             raise SpecError(f"how={self.how!r} with match=AsOf: it is 'inner', 'left' or 'anti'")
         if self.self_join:
             raise NotSupportedError("an as-of join takes two streams: push one stream as both sides instead")
-        if self.order == "arrival":
+        if self.runs_in == "arrival":
             self._check_asof_arrival(match)
             return
         if match.tolerance is None and (match.direction != "backward" or not self.by_equalities):
@@ -180,9 +202,27 @@ class JoinSpec:
         if self.time is None:
             raise SpecError("result_time= needs a time column: add time='...'")
 
-    def in_order(self, default: Order) -> JoinSpec:
-        """The spec with an order: its own, or the runtime's default."""
-        return self if self.order is not None else replace(self, order=default)
+    @property
+    def runs_in(self) -> Order:
+        """The order in which the tuples are joined: `order`, or the default, which every runtime takes from here."""
+        return self.order or ("arrival" if self.time is None else "event_time")
+
+    def in_order(self) -> JoinSpec:
+        """The spec with its order written out."""
+        return self if self.order is not None else replace(self, order=self.runs_in)
+
+    def warn_of_order(self, stacklevel: int) -> None:
+        """Warn where the default order gives other rows than it did when it was that of arrival.
+
+        A spec that is not valid in arrival order has never had another meaning.
+        """
+        if self.order is not None or self.time is None:
+            return
+        try:
+            replace(self, order="arrival")
+        except SpecError:
+            return
+        warnings.warn(_OTHER_DEFAULT, FutureWarning, stacklevel=stacklevel + 1)
 
     @property
     def result_time_name(self) -> str | None:
@@ -205,14 +245,6 @@ def check_how(how: object) -> None:
     """Reject an unknown kind of join."""
     if how not in HOWS:
         raise SpecError(f"how={how!r}: it is one of {', '.join(map(repr, HOWS))}")
-
-
-def check_inner(where: str, how: object, match: object = None) -> None:
-    """Reject the kinds of join that a runtime does not have."""
-    check_how(how)
-    if match is not None or how != "inner":
-        kind = f"how={how!r}" if match is None else "match=AsOf"
-        raise NotSupportedError(f"{kind} is not supported {where} yet; use how='inner', or streamjoin.open")
 
 
 def _is_equality(condition: Expression) -> bool:
@@ -238,14 +270,10 @@ def _reach(match: AsOf) -> tuple[Window, Window]:
     return (now if match.direction == "backward" else match.reach, now if match.direction == "forward" else match.reach)
 
 
-def _pair_of_windows(window: object) -> tuple[Window, Window]:
-    if isinstance(window, (CountWindow, TimeWindow)):
-        return window, window
-    if isinstance(window, tuple) and len(window) == 2:
-        left, right = window
-        if isinstance(left, (CountWindow, TimeWindow)) and isinstance(right, (CountWindow, TimeWindow)):
-            return left, right
-    raise SpecError(f"window= takes a CountWindow, a TimeWindow, or a pair (left, right) of them, not {window!r}")
+def _as_windows(window: object) -> Window | tuple[Window, Window]:
+    if isinstance(window, (tuple, list)) and len(window) == 2:
+        return as_window(window[0]), as_window(window[1])
+    return as_window(window)
 
 
 def _check_time(time: object) -> None:

@@ -4,7 +4,7 @@ A band bounds the difference of two columns, in any spelling: `ABS(a.p - b.q) <=
 b.q + 3`, `a.p - b.q < 3 AND b.q < a.p + 2`. It means `-above <= left - right <= below` in the arithmetic of the
 common type (as `streamjoin.Band` does), for floats too: there the rounding is that of the difference. An equality
 of floats is no band unless it is written as one (`a.p - b.q = 0.5`): in `a.p + 0.2 = b.q` the sum is what is rounded,
-and no bound on the difference covers that at every magnitude.
+and no bound on the difference covers that at every magnitude. `l <= r AND l >= r` is an equality: infinities pass.
 
 Invariant of `split`: the terms and the others together hold for a pair iff the conditions do. If no band expresses
 a range exactly (it excludes 0, or is open at one end only), a wider band finds the candidates and the conditions
@@ -147,6 +147,15 @@ class _Range:
     high: tuple[Number, bool] | None = None
     conditions: list[Expression] = field(default_factory=list)
 
+    @property
+    def is_equality(self) -> bool:
+        """Whether these are comparisons of the columns themselves, `l <= r AND l >= r`, that hold for equal values."""
+        plain = all(
+            isinstance(one, Compare) and isinstance(one.left, Column) and isinstance(one.right, Column)
+            for one in self.conditions
+        )
+        return plain and self.low == self.high == (0, False)
+
     def narrow(self, upper: bool, value: Number, strict: bool) -> None:
         if upper:
             # Of two equal bounds the strict one is tighter.
@@ -170,6 +179,10 @@ def split(
             others.append(condition)
     bands = []
     for (left, right), interval in ranges.items():
+        if interval.is_equality and _fits(Equality(left, right), schemas):
+            # As keys infinities are equal, and their difference is not 0.
+            equalities.append(Equality(left, right))
+            continue
         band, exact = _band(left, right, interval, schemas)
         bands += [band] if band else []
         others += [] if exact else interval.conditions

@@ -6,12 +6,16 @@ the arriving tuple is at most `d` later (`TimeWindow`). The two sides may have d
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError
 
 MAX_COUNT = 1 << 40
+LONGEST = (1 << 64) - 1
+"""The longest window, tolerance or lateness in ticks: no two int64 times are further apart."""
+_ROWS = re.compile(r"(\d+)\s*(?:rows?|tuples?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ class TimeWindow:
         return f"TimeWindow({durations.describe(self.length)!r})" if self.is_duration else f"TimeWindow({self.length})"
 
     def __str__(self) -> str:
-        return durations.describe(self.length) if self.is_duration else f"{self.length} time units"
+        if self.is_duration:
+            return durations.describe(self.length)
+        return "1 time unit" if self.length == 1 else f"{self.length} time units"
 
 
 def read_length(length: object, what: str) -> tuple[int, bool]:
@@ -71,3 +77,29 @@ def read_length(length: object, what: str) -> tuple[int, bool]:
 
 
 Window = CountWindow | TimeWindow
+
+
+def as_window(value: object) -> Window:
+    """A window as it is written: "5 seconds" or a timedelta, "1000 rows", or a window itself.
+
+    >>> as_window("5 s"), as_window("1000 rows")
+    (TimeWindow('5 s'), CountWindow(n=1000))
+    """
+    if isinstance(value, CountWindow | TimeWindow):
+        return value
+    number = durations.plain_number(value)
+    if isinstance(value, str) and (rows := _ROWS.fullmatch(value.strip())):
+        return CountWindow(int(rows[1]))
+    if isinstance(value, str) and value.strip().isdigit():
+        number = int(value)
+    if isinstance(number, int) and not isinstance(number, bool):
+        raise SpecError(
+            f"window={value!r} has two meanings: write CountWindow({number}) for the newest {number:,} tuples of a "
+            f"side, or TimeWindow({number}) for {number:,} units of an integer time column"
+        )
+    if not durations.is_duration(value):
+        raise SpecError(
+            "window= takes a duration such as '5 seconds', a number of rows such as '1000 rows', a CountWindow, a "
+            f"TimeWindow, or a pair (left, right) of these, not {value!r}"
+        )
+    return TimeWindow(value)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from streamjoin.indexes.base import I64, arena
-from streamjoin.indexes.pim_shared import GRANT, SharedPimTree
-from streamjoin.kernels.crew import STOP, unlock
-from streamjoin.kernels.pim_parallel import work_queue as q
-from streamjoin.kernels.pim_parallel.merge import MERGING_NOW, set_limits
-from streamjoin.kernels.pim_parallel.shared_tree import DESK_WORDS
-from streamjoin.kernels.pim_parallel.task import (
+from streamjoin.jit.crew import STOP, unlock
+from streamjoin.kernels.trees.entries import LARGEST
+from streamjoin.pim_tree.kernels import work_queue as q
+from streamjoin.pim_tree.kernels.merge import MERGING_NOW, set_limits
+from streamjoin.pim_tree.kernels.shared_tree import DESK_WORDS
+from streamjoin.pim_tree.kernels.task import (
     ALONE,
     FLUSH,
     LEAVES,
@@ -25,7 +25,7 @@ from streamjoin.kernels.pim_parallel.task import (
     look_up_alone,
     work,
 )
-from streamjoin.kernels.trees.entries import LARGEST
+from streamjoin.pim_tree.shared import GRANT, SharedPimTree
 from streamjoin.windows.crew import LEFT, Crew, Step
 
 Take = Callable[[I64, I64], None]

@@ -1,48 +1,101 @@
 """IM-Tree: T_I takes the inserts, T_S holds the rest, merged at m * w (SIGMOD paper, section 3.2).
 
-Also the base of `pim_tree`, whose T_I is partitioned, and of `immutable_btree`, which has none. Invariant: T_S is
-sorted by (word, seq) and older than all of T_I; the arena always has room for the next merge, so a merge allocates
-only if the window has outgrown it. A merge first writes T_I as a run to the far end of its output buffer, where the
-output cannot overtake it; this avoids a third buffer.
+T_S and the merge are one for all such trees; a `MutablePart` is their T_I: one B+-tree here, sub-indexes in
+`pim_tree`, none in the immutable B+-tree. Invariant: T_S is sorted by (word, seq) and older than all of T_I; the arena
+always has room for the next merge, so a merge allocates only if the window has outgrown it. A merge first writes T_I
+as a run to the far end of its output buffer, where the output cannot overtake it; this avoids a third buffer.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Protocol
 
-from streamjoin.indexes.base import I64, Capabilities, Index, arena, demand, pages
+import numpy as np
+import numpy.typing as npt
+
+from streamjoin.indexes.base import I64, Capabilities, Index, arena, column, demand, pages
 from streamjoin.indexes.btree import nodes_for
-from streamjoin.indexes.nodes import check_tree
-from streamjoin.kernels.trees import btree, css, im
+from streamjoin.indexes.nodes import check_shape, check_tree
+from streamjoin.indexes.registry import register_index
+from streamjoin.kernels.trees import btree, css
 from streamjoin.kernels.trees.css import CSS_FANOUT, INNER, LEAF_SIZE, LIMIT, PENDING, STORED, WORDS
 from streamjoin.kernels.trees.entries import HEAD_WORDS, MERGE, MIN_SEQ, SIZE, TICKS, TIMED
 from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import SpecError
+from streamjoin.pim_tree.kernels import im
 
 SMALLEST_RUN = 256  # merging fewer entries than this costs more than searching them
 
 
-def check_shape(leaf_size: int, fanout: int) -> None:
-    """Reject a shape that the kernels cannot compare eight words at a time."""
-    if leaf_size < css.LANES or leaf_size % css.LANES:
-        raise SpecError(f"leaf_size={leaf_size} of an immutable tree is not a multiple of {css.LANES}")
-    if fanout < css.LANES or fanout & (fanout - 1):
-        raise SpecError(f"fanout={fanout} of an immutable tree is not a power of two from {css.LANES} on")
+class MutablePart(Protocol):
+    """T_I: where new entries are until the next merge, in the arena `mem` of its index."""
+
+    def sections(self, room: int) -> dict[str, int]:
+        """Arena words by component, beside a T_S of at most `room` entries; B+-tree nodes are counted apart."""
+        ...
+
+    def nodes(self, limit: int, room: int) -> int:
+        """The B+-tree nodes for `limit` entries beside a T_S of at most `room`."""
+        ...
+
+    def adapt(self, mem: I64, settled: bool) -> None:
+        """Learn from the entries until this merge; `settled`: the window is full."""
+        ...
+
+    def clear(self, mem: I64, at: int, first_node: int) -> None:
+        """Begin empty along a new T_S, with sections from `at` and nodes from `first_node` on."""
+        ...
+
+    def unload(self, mem: I64, out: I64, run: int, apart: int) -> int:
+        """Write the entries in order to `out`: words from `run` on, seqs `apart` behind them; returns how many."""
+        ...
+
+    def check(self, mem: I64, oldest: int) -> None:
+        """Raise AssertionError if T_I is damaged, or has an entry that is not newer than `oldest`."""
+        ...
 
 
-class ImTreeIndex(Index):
-    """Two components; `merge_ratio` is the paper's m, the share of the window that T_I may hold."""
+class SingleTree:
+    """One B+-tree as T_I."""
 
-    name = "im_tree"
+    def sections(self, room: int) -> dict[str, int]:  # noqa: ARG002
+        """Nothing but nodes."""
+        return {}
+
+    def nodes(self, limit: int, room: int) -> int:  # noqa: ARG002
+        """The nodes of a tree with `limit` entries."""
+        return nodes_for(limit, btree.MOST_KEYS)
+
+    def adapt(self, mem: I64, settled: bool) -> None:
+        """Do nothing: one tree fits every distribution."""
+
+    def clear(self, mem: I64, at: int, first_node: int) -> None:  # noqa: ARG002
+        """Begin with an empty tree."""
+        im.clear_tree(mem, first_node)
+
+    def unload(self, mem: I64, out: I64, run: int, apart: int) -> int:
+        """Write the leaves in order."""
+        return int(im.unload(mem, out, run, apart))
+
+    def check(self, mem: I64, oldest: int) -> None:
+        """Test the tree and its size."""
+        entries = check_tree(mem, int(mem[btree.TREE]))
+        demand(entries.shape[0] == mem[PENDING], "T_I has lost count")
+        demand(np.all(entries[:, 1] > oldest), "T_I holds an entry older than T_S")
+
+
+class MergedIndex(Index):
+    """T_S with some T_I in front; `merge_ratio` is the paper's m, the share of the window that T_I may hold."""
+
     capabilities = Capabilities(merges=True)
-    task = staticmethod(im.task)
 
     def __init__(
         self,
-        window: int | None = None,
-        merge_ratio: float | None = None,
-        leaf_size: int = 32,
-        fanout: int = 32,
+        part: MutablePart,
+        window: int | None,
+        merge_ratio: float | None,
+        leaf_size: int,
+        fanout: int,
         smallest_run: int = SMALLEST_RUN,
     ) -> None:
         if merge_ratio is not None and not 0 < merge_ratio <= 1:
@@ -52,7 +105,9 @@ class ImTreeIndex(Index):
         self.leaf_size = leaf_size
         self.fanout = fanout
         self.smallest_run = smallest_run
-        self._start(window or 0)
+        self._part = part
+        self._lay(window or 0)
+        self._adopt(0)
 
     @staticmethod
     def choose_ratio(window: int | None) -> float:
@@ -60,10 +115,6 @@ class ImTreeIndex(Index):
         if window is None or window < 1 << 18:
             return 1 / 8
         return 1 / 16 if window < 1 << 22 else 1 / 32
-
-    def _start(self, window: int) -> None:
-        self._lay(window)
-        self._adopt(0)
 
     # -- the arena -------------------------------------------------------------------------------------
 
@@ -74,9 +125,9 @@ class ImTreeIndex(Index):
         """Allocate an arena for `stored` entries in T_S and the corresponding T_I."""
         limit = self._limit(stored)
         room = pages(stored + limit + self.leaf_size + css.LANES)
-        self._sizes = {"separators": self._separator_words(room), **self._pending_words(room)}
+        self._sizes = {"separators": self._separator_words(room), **self._part.sections(room)}
         self._sizes |= {"T_S": 2 * room, "merge buffer": 2 * room}
-        nodes = self._node_count(limit, room)
+        nodes = self._part.nodes(limit, room)
         before = HEAD_WORDS + sum(self._sizes.values())
         self.mem = arena(before + nodes * btree.NODE)
         self._sizes["nodes"] = nodes * btree.NODE
@@ -95,12 +146,6 @@ class ImTreeIndex(Index):
         self.mem[LEAF_SIZE], self.mem[CSS_FANOUT] = self.leaf_size, self.fanout
         return pages(int(css.lay_levels(self.mem, room)))
 
-    def _pending_words(self, room: int) -> dict[str, int]:  # noqa: ARG002
-        return {}
-
-    def _node_count(self, limit: int, room: int) -> int:  # noqa: ARG002
-        return nodes_for(limit, btree.MOST_KEYS)
-
     @property
     def _first_buffer(self) -> int:
         return self._first_node * btree.NODE - 4 * self._room
@@ -118,7 +163,7 @@ class ImTreeIndex(Index):
         if self.mem[WORDS] == target:
             target += 2 * self._room
         run = target + self._room - int(self.mem[PENDING])
-        count = self._unload(self.mem, run, self._room)
+        count = self._part.unload(self.mem, self.mem, run, self._room)
         stored = css.merge_runs(
             self.mem,
             int(self.mem[WORDS]),
@@ -149,23 +194,19 @@ class ImTreeIndex(Index):
             self.mem[to : to + stored] = old[at + part * room : at + part * room + stored]
 
     def _fits(self, entries: int) -> bool:
-        return entries + self.leaf_size + css.LANES <= self._room
+        enough = all(words <= self._sizes[name] for name, words in self._part.sections(self._room).items())
+        return enough and entries + self.leaf_size + css.LANES <= self._room
 
     def _adopt(self, stored: int) -> None:
         """Make the first `stored` entries of the current buffer T_S, with an empty T_I and room to merge it."""
+        self._part.adapt(self.mem, bool(self.mem[LIMIT] > self.smallest_run))
         self._make_room(stored, self._limit(stored))
         self.mem[STORED] = self.mem[SIZE] = stored
         used = int(css.lay_levels(self.mem, stored))
         inner = int(self.mem[INNER])
         css.build_levels(self.mem, int(self.mem[WORDS]), stored, inner, inner + used)
         self.mem[LIMIT] = self._limit(stored)
-        self._clear()
-
-    def _unload(self, out: I64, run: int, apart: int) -> int:
-        return int(im.unload(self.mem, out, run, apart))
-
-    def _clear(self) -> None:
-        im.clear_tree(self.mem, self._first_node)
+        self._part.clear(self.mem, HEAD_WORDS + self._sizes["separators"], self._first_node)
 
     # -- the rest of the protocol ----------------------------------------------------------------------
 
@@ -191,7 +232,7 @@ class ImTreeIndex(Index):
         """All words and seqs: T_S, then T_I."""
         pending = int(self.mem[PENDING])
         run = np.empty(2 * pending, dtype=np.int64)
-        self._unload(run, 0, pending)
+        self._part.unload(self.mem, run, 0, pending)
         words, seqs = self._stored()
         return np.concatenate([words, run[:pending]]), np.concatenate([seqs, run[pending:]])
 
@@ -213,9 +254,70 @@ class ImTreeIndex(Index):
         demand(np.array_equal(self.mem[inner : inner + leaf_ends.size], leaf_ends), "separators do not match T_S")
         demand(len(self) == words.size + self.mem[PENDING], "the size is off")
         demand(self.mem[PENDING] <= self.mem[LIMIT], "T_I is overdue for a merge")
-        self._check_pending(int(seqs.max(initial=-1)))
+        self._part.check(self.mem, int(seqs.max(initial=-1)))
 
-    def _check_pending(self, oldest: int) -> None:
-        entries = check_tree(self.mem, int(self.mem[btree.TREE]))
-        demand(entries.shape[0] == self.mem[PENDING], "T_I has lost count")
-        demand(np.all(entries[:, 1] > oldest), "T_I holds an entry older than T_S")
+
+@register_index
+class ImTreeIndex(MergedIndex):
+    """The IM-Tree: one B+-tree takes the inserts."""
+
+    name = "im_tree"
+    task = staticmethod(im.task)
+
+    def __init__(
+        self,
+        window: int | None = None,
+        merge_ratio: float | None = None,
+        leaf_size: int = 32,
+        fanout: int = 32,
+        smallest_run: int = SMALLEST_RUN,
+    ) -> None:
+        super().__init__(SingleTree(), window, merge_ratio, leaf_size, fanout, smallest_run)
+
+
+class Batch(SingleTree):
+    """T_I of a tree that is replaced: the batch that is merged next, and no tree."""
+
+    def __init__(self) -> None:
+        self._entries: tuple[I64, I64] | None = None
+
+    def put(self, words: I64, seqs: I64) -> None:
+        """Have these entries merged, which are in order."""
+        self._entries = words, seqs
+
+    def unload(self, mem: I64, out: I64, run: int, apart: int) -> int:  # noqa: ARG002
+        """Hand over the batch."""
+        if self._entries is None:
+            return 0
+        words, seqs = self._entries
+        out[run : run + words.size] = words
+        out[run + apart : run + apart + words.size] = seqs
+        self._entries = None
+        return words.size
+
+
+@register_index
+class ImmutableBTreeIndex(MergedIndex):
+    """Immutable B+-tree (CSS-tree): leaves and separators in arrays, no child references (section 3.1).
+
+    Built bottom-up from a sorted run in linear time. Every `insert` rebuilds it, so it takes batches, not single
+    tuples, and no join pushes into it. Invariant: its T_I is empty but within `insert`.
+    """
+
+    name = "immutable_btree"
+    capabilities = Capabilities(incremental=False, merges=True)
+    task = staticmethod(im.task)
+
+    def __init__(self, window: int | None = None, leaf_size: int = 32, fanout: int = 32) -> None:
+        self._batch = Batch()
+        super().__init__(self._batch, window, 1 / 8, leaf_size, fanout)
+
+    def insert(self, words: npt.ArrayLike, seqs: npt.ArrayLike) -> None:
+        """Merge a batch in; seqs ascend, and exceed every seq added before."""
+        words = column(words)
+        seqs = column(seqs, words.size)
+        order = np.argsort(words, kind="stable")
+        self._make_room(int(self.mem[STORED]), words.size)
+        self._batch.put(words[order], seqs[order])
+        self.mem[PENDING] = words.size
+        self.merge()

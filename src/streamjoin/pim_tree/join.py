@@ -10,22 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.indexes.pim_shared import SETTINGS, SharedPimTree
-from streamjoin.joins.base import Chunk, Pairs, Refine
-from streamjoin.joins.parallel.pim_parallel_crew import MERGES, SharedJoin, Tuples
-from streamjoin.kernels.calls import Each, KernelCalls
-from streamjoin.kernels.pim_parallel import work_queue as q
-from streamjoin.kernels.pim_parallel.writing import write_tuples
-from streamjoin.kernels.trees.task import INSERTS, PROBES
+from streamjoin.jit.calls import Each, KernelCalls
+from streamjoin.joins.base import AlgorithmCapabilities, Chunk, Pairs, Refine
+from streamjoin.joins.registry import register_algorithm
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
+from streamjoin.pim_tree.crew import MERGES, SharedJoin, Tuples
+from streamjoin.pim_tree.kernels import work_queue as q
+from streamjoin.pim_tree.kernels.task import work
+from streamjoin.pim_tree.shared import SETTINGS, SharedPimTree
 from streamjoin.windows.buffer import Restore, copy_arrays
 from streamjoin.windows.workers import Workers, cuts
+
+if TYPE_CHECKING:
+    from streamjoin.joins.live.runner import Runner, Setup
 
 Pieces = list[tuple[Array, Array]]
 
@@ -36,7 +40,7 @@ _REFINED_AT_ONCE = 1 << 16
 _MOST_CANDIDATES = 1 << 22
 _ALONE = Workers(1)
 _ALL_VALID = np.empty(0, np.bool_)
-# Below this many tuples a second thread does not pay.
+# Below this many tuples of a side a second thread does not pay.
 _LEAST_PART = 1 << 14
 
 
@@ -44,6 +48,7 @@ class PimParallel:
     """The parallel join over two shared PIM-Trees."""
 
     name: ClassVar[str] = "pim_parallel"
+    capabilities: ClassVar[AlgorithmCapabilities] = AlgorithmCapabilities(shares_no_small_chunks=True)
 
     def __init__(self, bound: BoundSpec, options: Mapping[str, object], workers: Workers) -> None:
         task, merge, settings = _checked(options)
@@ -123,22 +128,19 @@ class PimParallel:
 
 def write(tuples: Tuples, chunk: Chunk, at: int, workers: Workers = _ALONE) -> None:
     """Write a chunk's tuples from place `at` on, where there is room for them, and each side's words in line."""
-    sides: list[Any] = []
-    for part in (chunk.left, chunk.right):
-        index, valid = part.encoded.index, part.encoded.valid
+    use = INSERTS if chunk.stored_only else PROBES | INSERTS
+    calls = []
+    for side, (part, op) in enumerate(((chunk.left, 0), (chunk.right, ON_RIGHT))):
+        index, valid, first = part.encoded.index, part.encoded.valid, part.first_seq
         if index is None:
             raise AssertionError("pim_parallel needs an index word")
-        sides += [index.word, index.lo, index.hi, _ALL_VALID if valid is None else valid, part.first_seq]
-    lines = np.array([tuples.line_at, tuples.first]).T.copy()
-    use = INSERTS if chunk.stored_only else PROBES | INSERTS
-    begins, ends = np.array(cuts(chunk.n, min(workers.n, chunk.n // _LEAST_PART))).T
-    workers.call(
-        write_tuples,
-        KernelCalls(
-            len(begins), tuples.words, tuples.stride, tuples.apart, lines, at, Each(begins), Each(ends), use,
-            chunk.is_right, chunk.own_seq, chunk.min_seq, chunk.upto, *sides,
-        ),
-    )  # fmt: skip
+        line = tuples.line_at[side] + first - tuples.first[side]
+        where = np.array((tuples.stride, tuples.apart, at, line, first, op, use))
+        begins, ends = zip(*cuts(part.n, min(workers.n, part.n // _LEAST_PART)), strict=True)
+        columns = index.word, index.lo, index.hi, _ALL_VALID if valid is None else valid
+        cut = len(begins), tuples.words, where, Each(begins), Each(ends)
+        calls.append(KernelCalls(*cut, part.at, chunk.min_seq, chunk.upto, *columns))
+    workers.call(q.write_side, *calls)
 
 
 def _refined(candidates: Pieces, refine: Refine, workers: Workers) -> Pieces:
@@ -169,3 +171,20 @@ def _checked(options: Mapping[str, object]) -> tuple[int, str, dict[str, Any]]:
         if isinstance(value, bool) or not isinstance(value, int if is_integer else (int, float)):
             raise SpecError(f"options {name}={value!r} is not a {'whole ' if is_integer else ''}number")
     return task, merge, settings
+
+
+def _live(setup: Setup) -> Runner:
+    from streamjoin.pim_tree.live import run_queue
+
+    return run_queue(setup)
+
+
+register_algorithm(
+    PimParallel.name,
+    lambda bound, choice, workers: PimParallel(bound, choice.options, workers),
+    needs_word=True,
+    own_threads=True,
+    options=OPTIONS,
+    live=_live,
+    kernel=lambda _: work,
+)

@@ -3,26 +3,29 @@
 The queue's array of tuples is of fixed size. When it is full, the intake closes it: the threads finish what it holds
 and a merge that goes on, and start again with an empty array. In between nothing waits: tasks, edges and merges go on
 whatever the pushes are cut into. Matches are handed on in the order of the tasks, so results leave in result order.
+
+Invariants: an array is replaced only when all its tasks were handed on (`HEAD` is `TASKS`) and their matches taken from
+the output, since both name tuples by their places in it. The threads' return does not say so: a thread that finds the
+propagation lock taken leaves its task to the holder, and the collector holds it for a while in each round. No thread
+keeps that lock when its Python returns or fails: kernels wait for it without looking whether the join was stopped.
 """
 
 from __future__ import annotations
 
 import threading
 
-import numpy as np
-
 from streamjoin._arrays import Array
+from streamjoin.jit.crew import STOP, lock
 from streamjoin.joins.auto import choose
 from streamjoin.joins.engine.metrics import Counts
-from streamjoin.joins.live.flow import POLL, Flow, TakenPairs, in_result_order
+from streamjoin.joins.live.flow import POLL, Flow, HeldPairs, TakenPairs, together
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import MOST_SENT, FlowRunner
+from streamjoin.joins.live.running import MOST_SENT, runner_of
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
-from streamjoin.joins.parallel.pim_parallel import PimParallel, write
-from streamjoin.joins.parallel.pim_parallel_crew import Tuples
-from streamjoin.kernels.crew import STOP, lock
-from streamjoin.kernels.pim_parallel import work_queue as q
-from streamjoin.kernels.pim_parallel.task import ALONE, FLUSH, PARKED
+from streamjoin.pim_tree.crew import Tuples
+from streamjoin.pim_tree.join import PimParallel, write
+from streamjoin.pim_tree.kernels import work_queue as q
+from streamjoin.pim_tree.kernels.task import ALONE, FLUSH, PARKED
 
 SEGMENT = 4 * MOST_SENT
 """Tuples of one array, unless a chunk has more; a self-join has two for each of its own."""
@@ -52,9 +55,9 @@ class QueueFlow(Flow):
         self._runs = self._done = self._parked = 0
         self._ended = False
         # The collector's: matches that do not fit the output, absolute; how far the result is complete.
-        self._taken: list[tuple[Array, Array]] = []
+        self._taken: list[TakenPairs] = []
         self._complete = 0
-        self._held: list[tuple[Array, Array]] = []
+        self._held = HeldPairs(self_join)
         self._shared.queue[q.PARKS] = _PARKS
         self._open(0, (0, 0))
 
@@ -93,10 +96,12 @@ class QueueFlow(Flow):
         """Lay an empty array for tuples from a gate position on, and let the threads work."""
         queue = self._shared.queue
         lock(queue, q.PROPAGATE_LOCK)
-        self._tuples.lay(self._capacity, first, (self._capacity, self._capacity))
-        self._shared.begin(self._tuples, self._dropped, self._join.grows)
-        self._segment, self._ends = gate, first
-        q.hand_back(queue)
+        try:
+            self._tuples.lay(self._capacity, first, (self._capacity, self._capacity))
+            self._shared.begin(self._tuples, self._dropped, self._join.grows)
+            self._segment, self._ends = gate, first
+        finally:
+            q.hand_back(queue)
         q.extend(queue, 0, first[0], first[1], 1)
         with self._changed:
             self._done = 0
@@ -104,7 +109,7 @@ class QueueFlow(Flow):
             self._changed.notify_all()
 
     def _close(self) -> None:
-        """Wait until all tuples of the array are joined and indexed, and no merge goes on."""
+        """Wait until all tuples of the array are joined, indexed and handed on, and no merge goes on."""
         queue = self._shared.queue
         q.extend(queue, int(queue[q.N]), self._ends[0], self._ends[1], 0)
         with self._changed:
@@ -113,9 +118,24 @@ class QueueFlow(Flow):
                 self._changed.wait(POLL)
         if not self._stopped():
             self._shared.make_room()
-            lock(queue, q.PROPAGATE_LOCK)
-            self._take_output()
-            q.hand_back(queue)
+            self._hand_on_all()
+
+    def _hand_on_all(self) -> None:
+        """Hand on what the threads have left, and take it from the output; no thread works."""
+        queue = self._shared.queue
+        while not self._stopped():
+            if self._propagate():
+                lock(queue, q.PROPAGATE_LOCK)
+            try:
+                self._take_output()
+                if queue[q.HEAD] == queue[q.TASKS]:
+                    return
+            finally:
+                q.hand_back(queue)
+
+    def _propagate(self) -> bool:
+        """Hand on completed tasks, unless another thread does; False, with the lock held, if the output is full."""
+        return bool(q.propagate(self._shared.queue, self._tuples.words, self._shared.pool, *self._shared.out))
 
     def _stopped(self) -> bool:
         return bool(self.crew.words[STOP])
@@ -159,10 +179,12 @@ class QueueFlow(Flow):
                     self._parked -= 1
             elif code in (FLUSH, ALONE):
                 # This thread holds the propagation lock.
-                if code == ALONE:
-                    self._take_output()
-                    self._shared.answer_alone(k, self._tuples, self._keep)
-                q.hand_back(queue)
+                try:
+                    if code == ALONE:
+                        self._take_output()
+                        self._shared.answer_alone(k, self._tuples, self._keep)
+                finally:
+                    q.hand_back(queue)
                 self._await_collector(k)
             else:
                 return
@@ -182,45 +204,44 @@ class QueueFlow(Flow):
         self._shared.flush(self._keep)
 
     def _keep(self, probes: Array, seqs: Array) -> None:
-        self._taken.append((probes + self._segment, seqs.copy()))
+        self._taken.append(TakenPairs(probes + self._segment, seqs.copy()))
 
     # -- the collector's ------------------------------------------------------------------------------------
 
     def take(self, oldest: SentChunk) -> TakenPairs | None:  # noqa: ARG002 - for chains
         """Take the output, and hand on what was completed meanwhile."""
-        queue, shared = self._shared.queue, self._shared
+        queue = self._shared.queue
         if not self._taken:
             q.await_matches(self.crew.words, self.threads + 1, queue, self._complete - self._segment, _TAKES)
-        before = self._complete
+        before, pieces = self._complete, []
         lock(queue, q.PROPAGATE_LOCK)
-        pieces = self._take_all()
-        while not q.propagate(queue, self._tuples.words, shared.pool, *shared.out) and not self._stopped():
+        while True:
             pieces += self._take_all()
+            if self._stopped() or self._propagate():
+                break
         with self._changed:
             self._changed.notify_all()
         if not pieces and self._complete == before:
             return None
         return self._in_order(pieces)
 
-    def _take_all(self) -> list[tuple[Array, Array]]:
+    def _take_all(self) -> list[TakenPairs]:
         """All matches so far, and how far they are complete; gives up the propagation lock."""
-        self._take_output()
-        pieces, self._taken = self._taken, []
-        self._complete = self._segment + int(self._shared.queue[q.PROPAGATED])
-        q.hand_back(self._shared.queue)
+        try:
+            self._take_output()
+            pieces, self._taken = self._taken, []
+            self._complete = self._segment + int(self._shared.queue[q.PROPAGATED])
+        finally:
+            q.hand_back(self._shared.queue)
         return pieces
 
-    def _in_order(self, pieces: list[tuple[Array, Array]]) -> TakenPairs:
+    def _in_order(self, pieces: list[TakenPairs]) -> TakenPairs:
         """The matches in result order. Both roles of a self-join's tuple must be complete for that."""
-        pieces = self._held + pieces
-        empty = np.empty(0, np.int64)
-        later, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
-        self._held = []
-        if self._self_join:
-            ready = later < (self._complete & ~1)
-            self._held = [(later[~ready], seqs[~ready])]
-            return in_result_order(TakenPairs(later[ready], seqs[ready]), self_join=True)
-        return TakenPairs(later, seqs)
+        if not self._self_join:
+            return together(pieces)
+        for piece in pieces:
+            self._held.add(piece)
+        return self._held.take(self._complete & ~1)
 
     def reached(self, sent: SentChunk) -> bool:
         """Whether all tasks of the chunk were handed on."""
@@ -245,5 +266,4 @@ def run_queue(setup: Setup) -> Runner:
     operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
     if not isinstance(operator.algorithm, PimParallel):
         raise AssertionError(f"{choice.name} is not a parallel PIM-Tree join")
-    flow = QueueFlow(operator.algorithm, self_join=setup.bound.spec.self_join)
-    return FlowRunner(setup, operator, flow)
+    return runner_of(setup, operator, QueueFlow(operator.algorithm, self_join=setup.bound.spec.self_join))

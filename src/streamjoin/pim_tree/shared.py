@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from streamjoin.indexes.base import I64, arena, demand, pages
-from streamjoin.indexes.im_tree import SMALLEST_RUN, check_shape
-from streamjoin.indexes.pim_tree import WIDTHS
-from streamjoin.kernels.pim_parallel import shared_tree as pim_shared
-from streamjoin.kernels.pim_parallel.merge import adopt, crowded
+from streamjoin.indexes.nodes import check_shape
 from streamjoin.kernels.trees import btree, css
 from streamjoin.kernels.trees.css import CSS_FANOUT, INNER, LEAF_SIZE, STORED, WORDS
 from streamjoin.kernels.trees.entries import HEAD_WORDS
-from streamjoin.kernels.trees.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_COUNT, WIDTH
 from streamjoin.model.errors import SpecError
+from streamjoin.pim_tree.im_tree import SMALLEST_RUN
+from streamjoin.pim_tree.kernels import shared_tree as pim_shared
+from streamjoin.pim_tree.kernels.merge import adopt, crowded
+from streamjoin.pim_tree.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_COUNT, WIDTH
+from streamjoin.pim_tree.pim_tree import WIDTHS
 
 SETTINGS = frozenset({"merge_ratio", "insertion_depth", "width", "leaf_size", "fanout", "smallest_run"})
 _HEADROOM = 1.75  # slots for each entry expected at the merge: one chunk in twenty overflows
@@ -181,7 +182,7 @@ class SharedPimTree:
         demand(np.array_equal(separators, leaf_ends), "separators do not match T_S")
         chunks = self._chunks()
         demand(not np.any(mem[chunks + pim_shared.LANES]), "a sub-index is locked")
-        demand(not np.any(mem[chunks + 2 * mem[WIDTH]]), "an entry stands beside its sub-index, though nothing merges")
+        demand(not np.any(mem[chunks + 2 * mem[WIDTH]]), "an entry is beside its sub-index, though nothing merges")
         demand(np.count_nonzero(mem[chunks] > COUNT_MASK) == mem[SPILLED], "the spilled sub-indexes have lost count")
         demand(self.pending() <= mem[pim_shared.T_I_ROOM], "T_I is overdue for a merge")
         _, seqs = self.held()

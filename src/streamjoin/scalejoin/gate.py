@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.scalegate import gate as kernels
-from streamjoin.kernels.scalegate import members
-from streamjoin.kernels.scalegate.nodes import (
+from streamjoin.jit.machine import I64
+from streamjoin.model.errors import InputError, StateError
+from streamjoin.scalejoin.kernels import gate as kernels
+from streamjoin.scalejoin.kernels import members
+from streamjoin.scalejoin.kernels.nodes import (
     CLOCK,
     MOST_SOURCES,
     NIL,
@@ -19,7 +20,6 @@ from streamjoin.kernels.scalegate.nodes import (
     lay_out,
     source_at,
 )
-from streamjoin.model.errors import InputError, StateError
 
 _LINE = 8
 

@@ -20,14 +20,16 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.gate.decisions import Key, late_mask
-from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.joins.engine.compiled_step import CompiledStep, EncodedPush
-from streamjoin.joins.live.inbox import Call
+from streamjoin.joins.engine.push_plan import EncodedPush, PushPlan
 from streamjoin.joins.live.latency import Histogram
+from streamjoin.joins.live.runner import Call
 from streamjoin.kernels.positions import ascends
-from streamjoin.kernels.scalegate import members
-from streamjoin.kernels.scalegate.nodes import COUNT, EVER, LASTS, MISSING, N_SOURCES, NIL, SOURCE_WORDS, SOURCES
-from streamjoin.kernels.scalegate.rings import (
+from streamjoin.model.binding import BoundSpec
+from streamjoin.model.errors import StateError
+from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.kernels import members
+from streamjoin.scalejoin.kernels.nodes import COUNT, EVER, LASTS, MISSING, N_SOURCES, NIL, SOURCE_WORDS, SOURCES
+from streamjoin.scalejoin.kernels.rings import (
     BELL_WORDS,
     LINE_WORDS,
     LINES,
@@ -37,8 +39,6 @@ from streamjoin.kernels.scalegate.rings import (
     move_clock,
     ring_if_more,
 )
-from streamjoin.model.binding import BoundSpec
-from streamjoin.model.errors import StateError
 from streamjoin.windows.clock import NEVER, to_ticks
 from streamjoin.windows.store import SideStore
 
@@ -85,7 +85,7 @@ class Inlet:
 class GateInlets:
     """All sources of one gate."""
 
-    def __init__(self, bound: BoundSpec, compiled: CompiledStep, readers: int, set_aside: SetAside) -> None:
+    def __init__(self, bound: BoundSpec, compiled: PushPlan, readers: int, set_aside: SetAside) -> None:
         plan = bound.time
         if plan is None:
             raise AssertionError("a gate without times")
@@ -157,7 +157,7 @@ class GateInlets:
         with self._members:
             keys = list(self._inlets)
         for side, name in keys:
-            self.submit(Call("finish", side, name, 0))
+            self.submit(Call("finish", side, name))
 
     def close(self) -> None:
         """End the input, once nothing is left to take up: everything becomes ready."""
@@ -196,20 +196,30 @@ class GateInlets:
 
     @property
     def holders(self) -> tuple[Key, ...]:
-        """The sources that hold back the time of the bound; none if a side has had no source."""
+        """The sources that hold back the time of the bound, or all if they rest; none if a side has had no source."""
         with self._members:
             if self._missing:
                 return ()
-            clocks = [(self.gate.clock(inlet.slot), inlet.key) for inlet in self._inlets.values() if inlet.slot != NIL]
-        least = min(clocks)[0] if clocks else 0
+            inlets = list(self._inlets.values())
+            clocks = [(self.gate.clock(slot), inlet.key) for inlet in inlets if (slot := inlet.slot) != NIL]
+            if not clocks:
+                return tuple(sorted(inlet.key for inlet in inlets if inlet.idle_slot != NIL))
+        least = min(clocks)[0]
         return tuple(key for clock, key in sorted(clocks) if clock == least)
 
     def clock(self, key: Key) -> int:
-        """The time up to which a source has come; the end of times if something of it waits in front of the gate."""
+        """The time up to which a source has come; for one that rests the beginning of times.
+
+        The end of times if something of it waits in front of the gate.
+        """
         with self._members:
             inlet = self._inlets.get(key)
-            is_unknown = inlet is None or inlet.slot == NIL or inlet in self._blocked
-            return EVER if inlet is None or is_unknown else self.gate.clock(inlet.slot)
+            if inlet is None or inlet in self._blocked:
+                return EVER
+            slot = inlet.slot
+            if slot == NIL:
+                return NEVER if inlet.idle_slot != NIL else EVER
+            return self.gate.clock(slot)
 
     @property
     def nbytes(self) -> int:
@@ -298,8 +308,7 @@ class GateInlets:
         lines, rows = self._rings[inlet.slot, side]
         tuples.begin = feed(
             self.mem, self.bells, inlet.slot, lines.ctypes.data, tuples.block.words, self._terms, tuples.ticks,
-            tuples.arrived, tuples.columns[side], rows.layout(), len(rows.schema), before,
-            np.empty(tuples.ticks.size, np.int64), tuples.clock,
+            tuples.arrived, tuples.columns[side], rows.layout(), before, tuples.clock,
         )  # fmt: skip
         left = tuples.ticks.size - tuples.begin
         if inlet.rest is None:
@@ -361,7 +370,7 @@ class GateInlets:
 
     def _rest(self, inlet: Inlet) -> bool:
         if inlet.held is not None and not self._settle(inlet, everything=True):
-            return self._try_again(inlet, Call("rest", *inlet.key, 0))
+            return self._try_again(inlet, Call("rest", *inlet.key))
         members.rest(self.mem, inlet.slot)
         inlet.idle_slot, inlet.slot = inlet.slot, NIL
         ring_if_more(self.mem, self.bells)
@@ -370,7 +379,7 @@ class GateInlets:
     def _finish(self, inlet: Inlet) -> bool:
         """End a source: its place and its name can be used again."""
         if inlet.held is not None and not self._settle(inlet, everything=True):
-            return self._try_again(inlet, Call("finish", *inlet.key, 0))
+            return self._try_again(inlet, Call("finish", *inlet.key))
         for slot in (inlet.slot, inlet.idle_slot):
             if slot != NIL:
                 members.finish(self.mem, slot)

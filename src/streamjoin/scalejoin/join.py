@@ -1,27 +1,42 @@
-"""The shares of a ScaleJoin: each thread stores one share of both windows, assigned round-robin.
+"""`scalejoin`: n threads read every tuple; each stores every n-th and looks up all of them in its share.
 
-Every thread looks each tuple up only in its own share, so each comparison is made once, by the thread that holds the
-earlier tuple (ScaleJoin, algorithm 1). A share is a nested loop's store or a pair of indexes. When the number of
-threads changes, all stored tuples are redistributed. Invariant: between runs, a live tuple is in exactly one share.
+ScaleJoin (section IV): no thread waits for another. Over indexes each thread processes the chunk at its own pace; scans
+are calls of one kernel, a share and side each (`joins/batch/nested_loop.py`). Once all matches of a chunk are there,
+all workers order them by (later tuple, earlier tuple); the live join has a second gate for that. The result is
+therefore the same sequence for any interleaving and any number of threads. Threads join and leave between two pieces of
+a chunk.
+
+Each thread stores one share of both windows, assigned round-robin (algorithm 1). Every thread looks each tuple up only
+in its own share, so each comparison is made once, by the thread that holds the earlier tuple. A share is a nested
+loop's store or a pair of indexes. When the number of threads changes, all stored tuples are redistributed. Invariant:
+between runs, a live tuple is in exactly one share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.jit.crew import stopped
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
-from streamjoin.joins.batch.nested_loop import NestedLoop, scan_all
+from streamjoin.joins.batch.nested_loop import NestedLoop, Pieces, ScanProbes, scan_all
 from streamjoin.joins.batch.packed_pairs import ordered_pieces
-from streamjoin.joins.batch.scans import Pieces, ScanProbes
 from streamjoin.joins.indexed import Indexed
+from streamjoin.joins.registry import register_algorithm
 from streamjoin.kernels.trees.task import INSERTS
 from streamjoin.model.binding import BoundSpec
+from streamjoin.scalejoin.kernels.pieces import CONTROL_WORDS, begin_run, open_piece, pieces_opened, want, wanted
+from streamjoin.windows.buffer import Restore
+from streamjoin.windows.crew import Crew
 from streamjoin.windows.workers import Workers
+
+if TYPE_CHECKING:
+    from streamjoin.joins.live.runner import Runner, Setup
 
 _ALONE = Workers(1)
 
@@ -37,41 +52,59 @@ class Deal:
     """Of scans: what all shares look up."""
 
 
-class Shares(Protocol):
+class Shares(ABC):
     """All shares of one join; share k is used by thread k."""
 
     decides: frozenset[int]
     scans: ClassVar[bool]
     """Whether the shares are scanned; otherwise they have an index."""
 
+    def __init__(self, shares: Sequence[NestedLoop] | Sequence[Indexed]) -> None:
+        self._shares = shares
+        self._turn = [0, 0]
+        self._before: dict[str, int] = {}
+        """The counters of shares that are gone."""
+
     @property
     def n(self) -> int:
         """The number of shares."""
+        return len(self._shares)
 
+    @abstractmethod
     def deal(self, chunk: Chunk, begin: int) -> Deal:
         """Assign the chunk's tuples from place `begin` on to shares."""
 
+    @abstractmethod
     def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
         """Look up the tuples from `begin` to `end` of an assigned chunk in share k, and store its own of them."""
 
     def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
         """Record that the tuples from `begin` to `end` are assigned for good; the next deal follows them."""
+        for side, part in enumerate((chunk.left, chunk.right)):
+            self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
 
+    @abstractmethod
     def deal_again(self, n: int) -> None:
-        """Redistribute the stored tuples over `n` shares."""
+        """Redistribute the stored tuples over `n` shares, by position."""
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
+        for share in self._shares:
+            share.forget(left_min, right_min)
 
     def forget_in(self, k: int, left_min: int, right_min: int) -> None:
         """`forget` for share k alone, while the others' threads work."""
+        self._shares[k].forget(left_min, right_min)
 
     def counters(self) -> dict[str, int]:
         """The counters of all shares."""
+        counters = [share.counters() for share in self._shares] + ([self._before] if self._before else [])
+        return {name: sum(each.get(name, 0) for each in counters) for name in counters[0]}
 
     @property
     def nbytes(self) -> int:
         """Bytes held by all shares."""
+        return sum(share.nbytes for share in self._shares)
 
 
 def _in_turn(part: SidePart, begin: int, turn: int, n: int) -> list[Array]:
@@ -86,26 +119,16 @@ def _valid_between(part: SidePart, begin: int, end: int) -> int:
     return int(high - low) if part.encoded.valid is None else int(part.encoded.valid[low:high].sum())
 
 
-def _add_up(counters: list[dict[str, int]]) -> dict[str, int]:
-    return {name: sum(each.get(name, 0) for each in counters) for name in counters[0]}
-
-
-class ScanShares:
+class ScanShares(Shares):
     """Nested-loop shares: for any condition."""
 
     scans: ClassVar[bool] = True
 
     def __init__(self, bound: BoundSpec, n: int) -> None:
         self._bound = bound
-        self._turn = [0, 0]
-        self._shares = [NestedLoop(bound, _ALONE) for _ in range(n)]
-        self._before: dict[str, int] = {}
+        self._shares: list[NestedLoop]
+        super().__init__([NestedLoop(bound, _ALONE) for _ in range(n)])
         self.decides = self._shares[0].decides
-
-    @property
-    def n(self) -> int:
-        """The number of shares."""
-        return len(self._shares)
 
     def deal(self, chunk: Chunk, begin: int) -> Deal:
         """Assign the tuples to shares."""
@@ -135,15 +158,10 @@ class ScanShares:
             self._shares[k].store(chunk, sides, (left, right))
         return scan_all([self._shares[k] for k in shares], chunk, sides, between, refine, workers)
 
-    def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
-        """Record which share comes next."""
-        for side, part in enumerate((chunk.left, chunk.right)):
-            self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
-
     def deal_again(self, n: int) -> None:
         """Merge the tuples of all shares by position, and redistribute them round-robin."""
+        self._before = self.counters()
         old, self._shares = self._shares, [NestedLoop(self._bound, _ALONE) for _ in range(n)]
-        self._before = _add_up([share.counters() for share in old] + ([self._before] if self._before else []))
         for side in (0, 1):
             columns = [np.concatenate(column) for column in zip(*(share.held(side) for share in old), strict=True)]
             order = np.argsort(columns[0], kind="stable")
@@ -151,47 +169,23 @@ class ScanShares:
                 share.refill(side, [column[order[k::n]] for column in columns])
             self._turn[side] = order.size % n
 
-    def forget(self, left_min: int, right_min: int) -> None:
-        """Drop tuples that are outside every window."""
-        for share in self._shares:
-            share.forget(left_min, right_min)
 
-    def forget_in(self, k: int, left_min: int, right_min: int) -> None:
-        """Drop the tuples of one share."""
-        self._shares[k].forget(left_min, right_min)
-
-    def counters(self) -> dict[str, int]:
-        """Pairs compared."""
-        return _add_up([share.counters() for share in self._shares] + ([self._before] if self._before else []))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held by all shares."""
-        return sum(share.nbytes for share in self._shares)
-
-
-class IndexShares:
+class IndexShares(Shares):
     """Shares with an index of each side, or one for both roles of a self-join: for keys and bands."""
 
     scans: ClassVar[bool] = False
 
     def __init__(self, bound: BoundSpec, n: int, index: str, settings: Mapping[str, float]) -> None:
         self._bound, self._index, self._settings = bound, index, settings
-        self._turn = [0, 0]
         self._mins = (0, 0)
-        self._shares = self._make(n)
+        self._shares: list[Indexed]
+        super().__init__(self._make(n))
         # An index for both roles of a self-join takes a tuple as a right one.
         self._sides = (1,) if self._shares[0].shared else (0, 1)
-        self._before: dict[str, int] = {}
         self.decides = bound.settled
 
     def _make(self, n: int) -> list[Indexed]:
         return [Indexed(self._bound, self._index, self._settings, shares=n) for _ in range(n)]
-
-    @property
-    def n(self) -> int:
-        """The number of shares."""
-        return len(self._shares)
 
     def deal(self, chunk: Chunk, begin: int) -> Deal:
         """Prepare every share to look up all tuples and insert its own."""
@@ -208,15 +202,10 @@ class IndexShares:
         pairs = self._shares[k].take(deal.chunk.upto, (deal.own[0][k], *deal.columns), refine, begin, end)
         return Pairs(pairs.probe.copy(), pairs.seq.copy())
 
-    def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
-        """Record which share comes next."""
-        for side, part in enumerate((chunk.left, chunk.right)):
-            self._turn[side] = (self._turn[side] + _valid_between(part, begin, end)) % self.n
-
     def deal_again(self, n: int) -> None:
         """Merge the entries of all shares by position, and load them round-robin into new indexes."""
+        self._before = self.counters()
         old, self._shares = self._shares, self._make(n)
-        self._before = _add_up([share.counters() for share in old] + ([self._before] if self._before else []))
         for side in self._sides:
             snapshots = [share.indexes[side].snapshot() for share in old]
             words, seqs = (np.concatenate([each[name] for each in snapshots]) for name in ("words", "seqs"))
@@ -229,20 +218,135 @@ class IndexShares:
         self.forget(*self._mins)
 
     def forget(self, left_min: int, right_min: int) -> None:
-        """Drop tuples that are outside every window."""
+        """Drop positions below these, of which every new index is told too."""
         self._mins = (max(left_min, self._mins[0]), max(right_min, self._mins[1]))
-        for share in self._shares:
-            share.forget(left_min, right_min)
+        super().forget(left_min, right_min)
 
-    def forget_in(self, k: int, left_min: int, right_min: int) -> None:
-        """Drop the tuples of one share."""
-        self._shares[k].forget(left_min, right_min)
+
+INDEXES = ("btree", "hashed", "pim_tree")
+"""What a share may be looked up in; the other kinds of `indexes/` would work, and be slower."""
+
+_PIECE = 1 << 14
+
+
+class ScaleJoin:
+    """The join over shares of the windows."""
+
+    name: ClassVar[str] = "scalejoin"
+
+    def __init__(self, bound: BoundSpec, workers: Workers, index: str | None, settings: Mapping[str, float]) -> None:
+        self.shares: Shares
+        if index is None:
+            self.shares = ScanShares(bound, workers.n)
+        else:
+            self.shares = IndexShares(bound, workers.n, index, settings)
+        self.decides = self.shares.decides
+        self.crew = Crew(workers.n)
+        self._workers = self._scanners = workers
+        self._control = np.zeros(CONTROL_WORDS, np.int64)
+        want(self._control, workers.n)
+        self._redeals = 0
+
+    def process(self, chunk: Chunk, refine: Refine) -> Pairs:
+        """Every thread processes the chunk; a change of the number of threads starts a new run."""
+        done = 0
+        pieces: Pieces = []
+        while done < chunk.n:
+            self._resize()
+            done += self._run(chunk, refine, done, pieces)
+        return ordered_pieces(chunk, pieces, self._workers)
+
+    def _resize(self) -> None:
+        n = wanted(self._control)
+        if n != self.shares.n:
+            self.shares.deal_again(n)
+            self.crew.resize(n)
+            self._use_scanners(n)
+            self._redeals += 1
+
+    def _use_scanners(self, n: int) -> None:
+        """Have `n` threads for scans: the join's own workers, if they are as many."""
+        if self._scanners is not self._workers:
+            self._scanners.close()
+        self._scanners = self._workers if n == self._workers.n else Workers(n, reuses=True)
+
+    def _run(self, chunk: Chunk, refine: Refine, begin: int, matches: Pieces) -> int:
+        """One run, up to the end of the chunk or to a change of the number of threads; returns how many tuples."""
+        shares, threads, crew = self.shares, self.shares.n, self.crew
+        deal = shares.deal(chunk, begin)
+        begin_run(self._control)
+        pieces = -(-(chunk.n - begin) // _PIECE)
+
+        def step(k: int) -> None:
+            piece = 0
+            while piece < pieces and open_piece(self._control, piece, threads) and not stopped(crew.words):
+                first = begin + piece * _PIECE
+                last = min(first + _PIECE, chunk.n)
+                if isinstance(shares, ScanShares):
+                    matches.extend(shares.take_all(deal, first, last, refine, self._scanners))
+                else:
+                    pairs = shares.take(k, deal, first, last, refine)
+                    matches.append((pairs.probe, pairs.seq))
+                piece += 1
+
+        if (threads > 1 and not shares.scans) or stopped(crew.words):
+            crew.run(step)
+        else:
+            self._alone(step)
+        end = min(begin + pieces_opened(self._control) * _PIECE, chunk.n)
+        shares.dealt(chunk, begin, end)
+        return end - begin
+
+    def _alone(self, step: Callable[[int], None]) -> None:
+        """Run a single share in the caller's thread; an error leaves it half done and ends the join."""
+        try:
+            step(0)
+        except BaseException as error:
+            self.crew.stop(error)
+            raise
+
+    @property
+    def workers(self) -> int:
+        """The requested number of threads."""
+        return wanted(self._control)
+
+    def set_workers(self, n: int) -> None:
+        """Use `n` threads, starting with the next piece."""
+        want(self._control, n)
+
+    def forget(self, left_min: int, right_min: int) -> None:
+        """Drop positions below these: they are outside every later window."""
+        self.shares.forget(left_min, right_min)
 
     def counters(self) -> dict[str, int]:
-        """Steps of all indexes, per kind."""
-        return _add_up([share.counters() for share in self._shares] + ([self._before] if self._before else []))
+        """The shares' counters, their number, and how often tuples were redistributed."""
+        return {**self.shares.counters(), "threads": self.shares.n, "redeals": self._redeals}
+
+    def saved(self) -> Restore | None:
+        """Return None: stopped threads cannot be restarted."""
+        return None
+
+    def close(self) -> None:
+        """End the threads."""
+        self.crew.close()
+        self._use_scanners(self._workers.n)
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by all indexes."""
-        return sum(share.nbytes for share in self._shares)
+        """Bytes held by all shares."""
+        return self.shares.nbytes
+
+
+def _live(setup: Setup) -> Runner:
+    from streamjoin.scalejoin.live import run_shares
+
+    return run_shares(setup)
+
+
+register_algorithm(
+    ScaleJoin.name,
+    lambda bound, choice, workers: ScaleJoin(bound, workers, choice.index, choice.index_options),
+    indexes=INDEXES,
+    own_threads=True,
+    live=_live,
+)

@@ -10,22 +10,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-import numpy as np
-
-from streamjoin._arrays import Array
-from streamjoin.gate.scalegate import ScaleGate
+from streamjoin.jit.crew import STOP, idle, stand
 from streamjoin.joins.auto import choose
 from streamjoin.joins.base import Pairs
 from streamjoin.joins.engine.metrics import Counts
-from streamjoin.joins.live.flow import POLL, Flow, TakenPairs, in_result_order
-from streamjoin.joins.live.gated import gated
+from streamjoin.joins.live.flow import POLL, Flow, TakenPairs
 from streamjoin.joins.live.runner import Runner, Setup
-from streamjoin.joins.live.running import FlowRunner
+from streamjoin.joins.live.running import runner_of
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
-from streamjoin.joins.parallel.scalejoin import ScaleJoin
-from streamjoin.joins.parallel.scalejoin_shares import Deal
-from streamjoin.kernels.crew import STOP, idle, stand
-from streamjoin.kernels.scalegate.gate import add, read
+from streamjoin.scalejoin.join import Deal, ScaleJoin
+from streamjoin.scalejoin.kernels.gate import add
+from streamjoin.scalejoin.kernels.nodes import EVER
+from streamjoin.scalejoin.live_gate import MatchGate, gated
 
 _ROOM = 1  # a thread's state: it waits for room in the second gate
 _RING = 1 << 13
@@ -46,10 +42,7 @@ class ShareFlow(Flow):
         self._shares = join.shares
         self.crew = join.crew
         self.threads = self._shares.n
-        self._self_join = operator.bound.spec.self_join
-        self._gate = ScaleGate(self.threads, ring=_RING)
-        self._slots = [self._gate.add_source(k) for k in range(self.threads)]
-        self._columns = tuple(np.empty(_BLOCK, np.int64) for _ in range(3))
+        self._matches = MatchGate(self.threads, _RING, _BLOCK, self_join=operator.bound.spec.self_join)
         # Chunks that some thread has not read: the first is number `_first`.
         self._deals: deque[tuple[SentChunk, Deal]] = deque()
         self._first = 0
@@ -58,8 +51,6 @@ class ShareFlow(Flow):
         """The number of chunks that each thread has processed."""
         self._done = [0] * self.threads
         """The gate position up to which each thread's matches are in the second gate."""
-        self._complete = 0
-        self._held: TakenPairs | None = None
         self._changed = threading.Condition()
 
     # -- the intake's ---------------------------------------------------------------------------------------
@@ -124,10 +115,10 @@ class ShareFlow(Flow):
 
     def _put(self, k: int, pairs: Pairs, sent: SentChunk) -> bool:
         """Add matches to the second gate; False if the join was stopped."""
-        later = pairs.probe + sent.begin
+        later, gate, slot = pairs.probe + sent.begin, self._matches.gate, self._matches.slots[k]
         at = tries = 0
         while at < later.size:
-            end = add(self._gate.mem, self._slots[k], later, pairs.seq, at, later.size)
+            end = add(gate.mem, slot, later, pairs.seq, at, later.size)
             if end == at:
                 with self._changed:
                     self._changed.notify_all()
@@ -137,7 +128,7 @@ class ShareFlow(Flow):
             tries = 0 if end > at else tries + 1
             at = end
         stand(self.crew.words, k, 0)
-        self._gate.advance(self._slots[k], sent.end)
+        gate.advance(slot, sent.end)
         return True
 
     # -- the collector's ------------------------------------------------------------------------------------
@@ -145,34 +136,22 @@ class ShareFlow(Flow):
     def take(self, oldest: SentChunk) -> TakenPairs | None:  # noqa: ARG002 - for chains
         """Read the second gate up to what all threads have passed."""
         with self._changed:
-            complete = min(self._done)
-            pieces = self._read_gate()
-            if complete == self._complete and not pieces:
+            complete = self._read_matches()
+            if not self._matches.has_news(complete):
                 self._changed.wait(POLL)
-                complete = min(self._done)
-                pieces = self._read_gate()
-        moved, self._complete = complete > self._complete, complete
-        if self._held is not None:
-            pieces.insert(0, (self._held.later, self._held.seqs))
-        empty = np.empty(0, np.int64)
-        later, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
-        ready = later < complete
-        self._held = None if ready.all() else TakenPairs(later[~ready], seqs[~ready])
-        later, seqs = later[ready], seqs[ready]
-        if not later.size and not moved:
-            return None
-        return in_result_order(TakenPairs(later, seqs), self._self_join)
+                complete = self._read_matches()
+        return self._matches.take(complete)
 
-    def _read_gate(self) -> list[tuple[Array, Array]]:
-        slots, seqs, later = self._columns
-        pieces = []
-        while n := read(self._gate.mem, 0, slots, seqs, later):
-            pieces.append((later[:n].copy(), seqs[:n].copy()))
-        return pieces
+    def _read_matches(self) -> int:
+        """Read all that is ready; returns the gate position up to which that is complete."""
+        complete = min(self._done)
+        while self._matches.read() < EVER:
+            pass
+        return complete
 
     def reached(self, sent: SentChunk) -> bool:
         """Whether all threads have passed the chunk."""
-        return bool(0 <= sent.mark[0] <= self._complete)
+        return bool(0 <= sent.mark[0] <= self._matches.complete)
 
     def forget(self, sent: SentChunk) -> None:
         """Do nothing: each thread drops the tuples of its own share."""
@@ -188,7 +167,7 @@ class ShareFlow(Flow):
     @property
     def nbytes(self) -> int:
         """Bytes held by all shares and the second gate."""
-        return self._shares.nbytes + int(self._gate.mem.nbytes)
+        return self._shares.nbytes + int(self._matches.gate.mem.nbytes)
 
 
 def run_shares(setup: Setup) -> Runner:
@@ -198,4 +177,4 @@ def run_shares(setup: Setup) -> Runner:
     if not isinstance(operator.algorithm, ScaleJoin):
         raise AssertionError(f"{choice.name} is not a ScaleJoin")
     runner = gated(setup, operator, operator.algorithm)
-    return runner or FlowRunner(setup, operator, ShareFlow(operator.algorithm, operator))
+    return runner or runner_of(setup, operator, ShareFlow(operator.algorithm, operator))

@@ -1,7 +1,7 @@
 """ScaleJoin as in the paper: sources feed a gate, threads read it, and their matches meet in a second gate.
 
 Nothing between sources and second gate needs the interpreter: a source encodes its tuples and adds them to the gate in
-its own thread (`inlets.py`), and each processing thread is one compiled loop (`kernels/scalegate/scan.py`). The
+its own thread (`inlets.py`), and each processing thread is one compiled loop (`scalejoin/kernels/scan.py`). The
 collector is one more reader of the first gate: it copies the rows that the threads compare into the stores, in gate
 order, takes matches from the second gate and gathers their rows. The intake's thread only takes up what found no room.
 
@@ -13,25 +13,30 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.gate.scalegate import ScaleGate
-from streamjoin.joins.engine.compiled_step import CompiledStep
+from streamjoin.gate.decisions import Key
 from streamjoin.joins.engine.intake import SIDES
-from streamjoin.joins.live.flow import POLL, Flow, TakenPairs, in_result_order
-from streamjoin.joins.live.inbox import Call, fullness
-from streamjoin.joins.live.inlets import GateInlets, SetAside
-from streamjoin.joins.live.runner import Setup
-from streamjoin.joins.live.running import FlowRunner
+from streamjoin.joins.live.flow import POLL, Flow, HeldPairs, TakenPairs
+from streamjoin.joins.live.inbox import fullness
+from streamjoin.joins.live.latency import Histogram
+from streamjoin.joins.live.runner import Call, Setup
+from streamjoin.joins.live.running import FlowRunner, Run
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
-from streamjoin.joins.parallel.scalejoin import ScaleJoin
 from streamjoin.kernels.rows import NO_COLUMN
-from streamjoin.kernels.scalegate.gate import peek, read, release
-from streamjoin.kernels.scalegate.nodes import BOUND_TIME, EVER, reader_at
-from streamjoin.kernels.scalegate.rings import (
+from streamjoin.kernels.times import length_word
+from streamjoin.model.binding import BoundSpec
+from streamjoin.model.errors import BackPressureError, StateError
+from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.inlets import GateInlets
+from streamjoin.scalejoin.join import ScaleJoin
+from streamjoin.scalejoin.kernels.gate import peek, read, release
+from streamjoin.scalejoin.kernels.nodes import BOUND_TIME, EVER, reader_at
+from streamjoin.scalejoin.kernels.rings import (
     COLLECTORS_BELL,
     MOST_TERMS,
     READERS_BELL,
@@ -40,7 +45,7 @@ from streamjoin.kernels.scalegate.rings import (
     least_clock,
     ring,
 )
-from streamjoin.kernels.scalegate.scan import (
+from streamjoin.scalejoin.kernels.scan import (
     AT,
     COMPARED,
     NEEDS_PAIRS,
@@ -56,16 +61,15 @@ from streamjoin.kernels.scalegate.scan import (
     make_share,
     scan,
 )
-from streamjoin.model.binding import BoundSpec
-from streamjoin.model.errors import BackPressureError, StateError
 from streamjoin.windows.clock import NEVER
+from streamjoin.windows.interrupts import wait
 
 _RESULT_RING = 1 << 13
 _BLOCK = 1 << 14
 _STORED = 1 << 12
 _LEAST_SHARE, _LEAST_PAIRS = 1 << 12, 1 << 14
-# Microseconds that the collector sleeps at the most; while rows come it looks for more no sooner than after so many
-# seconds, and leaves the interpreter to the sources.
+# Microseconds that the collector sleeps at most. While rows come, it waits for at least `_LEAST_ROUND` seconds before
+# it looks for more, and leaves the interpreter to the sources.
 _NAP_US = 20_000
 _LEAST_ROUND = 0.0005
 # Seconds after which the intake's thread looks for room again.
@@ -83,21 +87,53 @@ class _Scan:
     state: Array
 
 
+class MatchGate:
+    """The second gate: the matches of all threads meet in it, with a source for each thread; the collector reads it."""
+
+    def __init__(self, threads: int, ring: int, block: int, *, self_join: bool) -> None:
+        self.gate = ScaleGate(threads, ring=ring)
+        self.slots = [self.gate.add_source(k) for k in range(threads)]
+        self._columns = tuple(np.empty(block, np.int64) for _ in range(3))
+        self._held = HeldPairs(self_join)
+        self._has_read = False
+        self.complete = 0
+        """The gate position up to which all matches were taken."""
+
+    def read(self) -> int:
+        """Read one block of the ready matches; returns the gate position before which none is left."""
+        slots, seqs, later = self._columns
+        n = read(self.gate.mem, 0, slots, seqs, later)
+        if not n:
+            return EVER
+        self._has_read = True
+        self._held.add(TakenPairs(later[:n].copy(), seqs[:n].copy()))
+        return int(later[n - 1]) if n == slots.size else EVER
+
+    def has_news(self, complete: int) -> bool:
+        """Whether matches were read since the last `take`, or are complete further than then."""
+        return self._has_read or complete > self.complete
+
+    def take(self, complete: int) -> TakenPairs | None:
+        """The matches that were read and lie before `complete`; None without news."""
+        if not self.has_news(complete):
+            return None
+        self._has_read, self.complete = False, max(complete, self.complete)
+        return self._held.take(self.complete)
+
+
 class GateFlow(Flow):
     """The threads between the two gates, and the sources in front of them."""
 
     in_order = True
     refined = True
 
-    def __init__(self, join: ScaleJoin, bound: BoundSpec, compiled: CompiledStep, set_aside: SetAside) -> None:
+    def __init__(self, join: ScaleJoin, bound: BoundSpec, inlets: GateInlets) -> None:
         self.crew = join.crew
         self.threads = join.shares.n
-        self.inlets = GateInlets(bound, compiled, self.threads + 1, set_aside)
-        self._results = ScaleGate(self.threads, ring=_RESULT_RING)
-        for k in range(self.threads):
-            self._results.add_source(k)
+        self.inlets = inlets
+        self._matches = MatchGate(self.threads, _RESULT_RING, _BLOCK, self_join=False)
         dtype = np.uint32 if all(term.narrow for term in bound.terms) else np.uint64
-        sizes = bound.windows[0].size, bound.windows[1].size
+        sizes = length_word(bound.windows[0].size), length_word(bound.windows[1].size)
         timed = bound.windows[0].kind == "time", bound.windows[1].kind == "time"
         self._scans = [
             _Scan(
@@ -109,9 +145,6 @@ class GateFlow(Flow):
             )
             for k in range(self.threads)
         ]
-        self._columns = tuple(np.empty(_BLOCK, np.int64) for _ in range(3))
-        self._complete = 0
-        self._held: TakenPairs | None = None
         self.stored = 0
         """The gate position up to which the collector has stored tuples."""
         self._looked = 0.0
@@ -128,7 +161,7 @@ class GateFlow(Flow):
         own, inlets = self._scans[k], self.inlets
         while True:
             code = scan(
-                inlets.mem, self._results.mem, inlets.bells, self.crew.words, inlets.sources, own.plan, own.share,
+                inlets.mem, self._matches.gate.mem, inlets.bells, self.crew.words, inlets.sources, own.plan, own.share,
                 own.group, own.pairs, own.state,
             )  # fmt: skip
             if code == NEEDS_STORE:
@@ -150,39 +183,21 @@ class GateFlow(Flow):
         spent = time.perf_counter() - self._looked
         if spent < _LEAST_ROUND:
             time.sleep(_LEAST_ROUND - spent)
-        seen = self._complete if open_chunks else self.stored
-        await_results(self._results.mem, self.threads, self.inlets.bells, self.crew.words, seen, _NAP_US)
+        seen = self._matches.complete if open_chunks else self.stored
+        await_results(self._matches.gate.mem, self.threads, self.inlets.bells, self.crew.words, seen, _NAP_US)
         self._looked = time.perf_counter()
 
     def take(self, oldest: SentChunk) -> TakenPairs | None:  # noqa: ARG002 - for chains
-        """Read the second gate, up to what all threads have passed and the collector has stored."""
-        complete = min(least_clock(self._results.mem, self.threads), self.stored)
-        pieces, reached = self._read_results()
-        complete = min(complete, reached)
-        moved, self._complete = complete > self._complete, max(complete, self._complete)
-        if not pieces and not moved:
-            return None
-        if self._held is not None:
-            pieces.insert(0, (self._held.later, self._held.seqs))
-        empty = np.empty(0, np.int64)
-        later, seqs = (np.concatenate([empty, *(piece[i] for piece in pieces)]) for i in (0, 1))
-        ready = later < self._complete
-        self._held = None if ready.all() else TakenPairs(later[~ready], seqs[~ready])
-        return in_result_order(TakenPairs(later[ready], seqs[ready]), False)
+        """Read the second gate, up to what all threads have passed and the collector has stored.
 
-    def _read_results(self) -> tuple[list[tuple[Array, Array]], int]:
-        """One block of the ready matches, and the gate position before which none is left.
-
-        Not all of them: rows that are complete should leave while the threads find more.
+        One block of it: rows that are complete should leave while the threads find more.
         """
-        slots, seqs, later = self._columns
-        n = read(self._results.mem, 0, slots, seqs, later)
-        pieces = [(later[:n].copy(), seqs[:n].copy())] if n else []
-        return pieces, int(later[n - 1]) if n == _BLOCK else EVER
+        complete = min(least_clock(self._matches.gate.mem, self.threads), self.stored)
+        return self._matches.take(min(complete, self._matches.read()))
 
     def reached(self, sent: SentChunk) -> bool:
         """Whether all threads have passed the chunk."""
-        return sent.end <= self._complete
+        return sent.end <= self._matches.complete
 
     def forget(self, sent: SentChunk) -> None:
         """Do nothing: each thread drops the tuples of its own share."""
@@ -202,127 +217,129 @@ class GateFlow(Flow):
     def nbytes(self) -> int:
         """Bytes held by all shares, the rings and the second gate."""
         arrays = sum(array.nbytes for own in self._scans for array in (*own.share, *own.group, *own.pairs))
-        return int(arrays) + self.inlets.nbytes + int(self._results.mem.nbytes)
+        return int(arrays) + self.inlets.nbytes + int(self._matches.gate.mem.nbytes)
 
 
-class GatedRunner(FlowRunner):
-    """The runner of a ScaleJoin whose sources feed the gate themselves."""
+class GateIntake:
+    """The intake of a ScaleJoin whose sources feed the gate themselves."""
 
-    def __init__(self, setup: Setup, operator: LiveOperator, join: ScaleJoin, compiled: CompiledStep) -> None:
-        self._gates = GateFlow(join, setup.bound, compiled, self._set_aside)
-        super().__init__(setup, operator, self._gates)
-        self._inlets = self._gates.inlets
-        self._queued = self._inlets.queued
-        self._row_width = max(1, *(sum(f.type.bit_width // 8 for f in store.schema) for store in operator.stores))
-        self._reader = self._gates.threads
+    def __init__(self, run: Run, setup: Setup, flow: GateFlow) -> None:
+        self._run, self._operator, self._flow = run, run.operator, flow
+        self._inlets = flow.inlets
+        self.queued, self.released = flow.inlets.queued, Histogram()
+        stores = run.operator.stores
+        self._row_width = max(1, *(sum(f.type.bit_width // 8 for f in store.schema) for store in stores))
+        self._reader = flow.threads
         self._most_rows, self._most_bytes = setup.queue_rows, setup.queue_bytes
         # Notified when there is room; the intake's thread is, when something waits for room.
         lock = threading.Lock()
         self._room, self._blocked = threading.Condition(lock), threading.Condition(lock)
         self._sources_wait = 0
+        self._admits = False
         self._columns = tuple(np.empty(_STORED, np.int64) for _ in range(3))
-        terms = len(setup.bound.terms)
-        self._n_columns = np.array([len(store.schema) for store in operator.stores], np.int64)
-        self._time_rows = self._n_columns + terms
+        self._n_columns = np.array([len(store.schema) for store in stores], np.int64)
+        self._time_rows = self._n_columns + len(setup.bound.terms)
 
     # -- calls of sources ----------------------------------------------------------------------------------
 
-    def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
+    def push(self, call: Call, timeout: float | None) -> None:
         """Add tuples of one source to the gate; waits while there is no room for them."""
-        if self._is_over_limit(side, name):
-            self._wait_for_room(side, name, timeout)
-        self._submit(Call("push", side, name, arrived, rows))
+        key = call.side, call.source
+        if self._is_over_limit(key):
+            self._wait_for_room(key, timeout)
+        self.submit(call)
 
-    def _submit(self, call: Call) -> None:
-        self._check()
+    def submit(self, call: Call) -> None:
+        """Make a call at the gate; what finds no room there waits in front of it."""
         try:
             if self._inlets.submit(call):
                 return
         except StateError:
             raise
         except BaseException as error:
-            self._crew.stop(error)
-            self._wake()
-            if not isinstance(error, Exception):
-                raise
-            raise StateError(f"the live join was ended by {type(error).__name__}: {error}") from error
+            self._run.fail(error)
         with self._blocked:
             self._blocked.notify()
 
+    adopt = submit
+
+    def admit(self) -> None:
+        """Let in the pushes that wait for room."""
+        with self._room:
+            self._admits = True
+            self._room.notify_all()
+
     def _in_gates(self) -> int:
         """How many tuples are in the gate and not stored."""
-        return max(0, self._inlets.added - self._gates.stored)
+        return max(0, self._inlets.added - self._flow.stored)
 
-    def _is_over_limit(self, side: int, name: str) -> bool:
+    def _is_over_limit(self, key: Key) -> bool:
         waiting = self._inlets.waiting + self._in_gates()
-        if waiting < self._most_rows and waiting * self._row_width < self._most_bytes:
+        if self._admits or (waiting < self._most_rows and waiting * self._row_width < self._most_bytes):
             return False
-        if (side, name) not in self._inlets.holders:
+        if key not in self._inlets.holders:
             return True
         # Once everything that is ready is stored, only this source, and others at its time, can empty the gate.
-        stored = NEVER if self._sent_time is None else self._sent_time
-        return stored < self._inlets.clock((side, name))
+        stored = NEVER if self._run.sent_time is None else self._run.sent_time
+        return stored < self._inlets.clock(key)
 
-    def _wait_for_room(self, side: int, name: str, timeout: float | None) -> None:
+    def _wait_for_room(self, key: Key, timeout: float | None) -> None:
         until = None if timeout is None else time.monotonic() + timeout
-        while self._is_over_limit(side, name):
+        while self._is_over_limit(key):
             rest = POLL if until is None else min(POLL, until - time.monotonic())
             if rest <= 0 and timeout is not None:
                 inlets = self._inlets
                 raise BackPressureError(fullness(timeout, inlets.waiting, self._in_gates(), inlets.holders))
             with self._room:
                 self._sources_wait += 1
-                self._room.wait(rest)
+                wait(self._room, rest)
                 self._sources_wait -= 1
-            self._check()
+            self._run.check()
 
-    def _set_aside(self, side: int, source: str, reason: str, rows: pa.Table) -> None:
-        with self._ordering:
-            self._late.trim()
-            if reason == "late":
-                self._counts.late += rows.num_rows
-            else:
-                self._counts.rejected += rows.num_rows
-            self._late.add(SIDES[side], source, reason, rows)
-
-    def _end_input(self) -> None:
+    def end(self) -> None:
+        """End the input."""
         with self._blocked:
-            self._input_ended = True
+            self._run.input_ended = True
             self._blocked.notify()
+
+    def wake(self) -> None:
+        """Do nothing: those who wait look at the crew."""
 
     # -- the intake's thread: what found no room -----------------------------------------------------------
 
-    def _take_in(self) -> None:
+    def run(self) -> None:
+        """Take up what waits, until the input has ended."""
         finishes = False
-        while not self._stopped():
+        while not self._run.stopped:
             is_free = self._inlets.take_up()
             if is_free and finishes:
                 self._flow.end()
                 return
-            if self._input_ended and not finishes:
+            if self._run.input_ended and not finishes:
                 finishes = True
                 self._inlets.finish_all()
                 continue
             with self._blocked:
                 # The collector notifies when it has made room; the other readers may be behind it.
-                if not self._input_ended or finishes:
+                if not self._run.input_ended or finishes:
                     self._blocked.wait(POLL if is_free else _NEXT_TRY)
 
     # -- the collector's thread ----------------------------------------------------------------------------
 
-    def _await_sent(self) -> None:
-        """Return at once: `_store_ready` waits."""
+    def await_sent(self) -> None:
+        """Return at once: `store_ready` waits."""
 
-    def _store_ready(self) -> None:
+    def store_ready(self) -> None:
         """Copy the rows that are ready from the sources' rings to the stores."""
-        self._gates.await_more(bool(self._open))
-        while not self._stopped():
+        run = self._run
+        self._flow.await_more(bool(run.open))
+        while not run.stopped:
             n, limit = self._store_some()
             bound = None if limit == NEVER else limit
-            if not n and bound == self._sent_time:
+            if not n and bound == run.sent_time:
                 return
-            self._sent_time = bound
-            self._open.append(self._chunk(self._sent, bound))
+            run.sent_time = bound
+            run.open.append(SentChunk(run.sent, run.sent, None, None, None, self._operator.dropped, bound))
             with self._room:
                 if self._sources_wait:
                     self._room.notify_all()
@@ -340,7 +357,7 @@ class GatedRunner(FlowRunner):
         if not n:
             return 0, limit
         stores = operator.stores
-        with operator.lock, self._counts.step("store"):
+        with operator.lock, self._run.counts.step("store"):
             own, arrived = operator.reserve(n)
             for store in stores:
                 store.block.reserve(n)
@@ -348,7 +365,7 @@ class GatedRunner(FlowRunner):
                 counts = np.array([store.count for store in stores], np.int64)
                 ends = np.array([store.block.end for store in stores], np.int64)
                 column = copy_out(
-                    inlets.sources, inlets.layouts, slots, places, times, n, self._n_columns,
+                    inlets.sources, inlets.layouts, slots, places, times, self._n_columns,
                     (stores[0].layout(), stores[1].layout()), ends, counts, self._time_rows, own, arrived,
                 )  # fmt: skip
                 if column == NO_COLUMN:
@@ -359,25 +376,33 @@ class GatedRunner(FlowRunner):
                 store.include({}, count - store.count)
             operator.expire()
         release(inlets.mem, self._reader, head)
-        self._released.add(time.monotonic_ns() - arrived)
-        self._sent += n
-        self._gates.stored = self._sent
+        self.released.add(time.monotonic_ns() - arrived)
+        self._run.sent += n
+        self._flow.stored = self._run.sent
         return n, limit
-
-    def _chunk(self, end: int, bound: int | None) -> SentChunk:
-        return SentChunk(end, end, None, None, None, self._operator.dropped, bound)
 
     # -- what there is to see ------------------------------------------------------------------------------
 
-    def _sizes(self) -> tuple[int, int, int]:
-        self._counts.tuples_left, self._counts.tuples_right = self._inlets.tuples
+    def sizes(self) -> tuple[int, int, int]:
+        """The number of tuples in front of the gate and in it, and the bytes of the former."""
+        self._run.counts.tuples_left, self._run.counts.tuples_right = self._inlets.tuples
         waiting = self._inlets.waiting
         return waiting, self._in_gates(), waiting * self._row_width
 
 
-def gated(setup: Setup, operator: LiveOperator, join: ScaleJoin) -> GatedRunner | None:
+def _set_aside(run: Run, side: int, source: str, reason: str, rows: pa.Table) -> None:
+    with run.ordering:
+        run.late.trim()
+        if reason == "late":
+            run.counts.late += rows.num_rows
+        else:
+            run.counts.rejected += rows.num_rows
+        run.late.add(SIDES[side], source, reason, rows)
+
+
+def gated(setup: Setup, operator: LiveOperator, join: ScaleJoin) -> FlowRunner | None:
     """The runner of a ScaleJoin whose sources feed the gate; None where tuples need the interpreter on their way."""
-    bound, compiled = setup.bound, operator.compiled
+    bound, compiled = setup.bound, operator.plan
     is_plain = (
         bound.spec.order == "event_time"
         and not bound.spec.self_join
@@ -388,4 +413,6 @@ def gated(setup: Setup, operator: LiveOperator, join: ScaleJoin) -> GatedRunner 
     )
     if compiled is None or not is_plain:
         return None
-    return GatedRunner(setup, operator, join, compiled)
+    run = Run(operator, join.crew)
+    flow = GateFlow(join, bound, GateInlets(bound, compiled, join.shares.n + 1, partial(_set_aside, run)))
+    return FlowRunner(setup, run, flow, GateIntake(run, setup, flow))

@@ -26,10 +26,13 @@ class Limits:
     `window_seconds` limits time windows (lateness is not included), `window_rows` windows of rows and of integer times;
     `request_bytes` and `request_seconds` the size and the arrival of a request; a batch that runs for longer than
     `batch_seconds` is stuck; `connections` limits the open connections, and `readers` the event streams among them;
-    `rows_kept` is the number of newest rows kept per query, `spool_rows` and `spool_bytes` limit the rows that wait for
+    `rows_kept` is the number of newest rows kept per query, and `rows_bytes` the size of those kept of all queries
+    for readers that come later; `spool_rows` and `spool_bytes` limit the rows that wait for
     a query's sink; `query_candidates`, `query_rows` and `query_bytes` limit what a query may take of one batch;
     `aside_bytes` the late and the malformed rows kept per stream; `scan_pairs` the pairs per second of a join without
-    key or band.
+    key or band. `engine_rows` and `engine_bytes` limit what all queries may take of one batch together, `engine_memory`
+    the memory of the process; without them it is 70 % of what the process may have, and half of that for the bytes.
+    A source gives at most `batch_rows` and `batch_bytes` to one batch.
     """
 
     queries: int = 500
@@ -42,6 +45,7 @@ class Limits:
     connections: int = 512
     readers: int = 64
     rows_kept: int = 1000
+    rows_bytes: int = 64 << 20
     spool_rows: int = 1_000_000
     spool_bytes: int = 1 << 30
     aside_bytes: int = 4 << 30
@@ -49,11 +53,16 @@ class Limits:
     query_rows: int = 5_000_000
     query_bytes: int = 1 << 30
     scan_pairs: int = 50_000_000
+    engine_rows: int | None = None
+    engine_bytes: int | None = None
+    engine_memory: int | None = None
+    batch_rows: int = 100_000
+    batch_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         least = {"streams_in_query": 2, "request_bytes": 256, "connections": 16}
         for name, value in vars(self).items():
-            if value < least.get(name, 1):
+            if value is not None and value < least.get(name, 1):
                 raise SpecError(f"the limit {name} is at least {least.get(name, 1)}, not {value}")
 
 
@@ -74,9 +83,18 @@ class ServiceConfig:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     token: str | None = field(default=None, repr=False)
+    tokens: str | None = None
+    """A file with the tokens of several clients, which is read again when it changes (`clients`)."""
+    certificate: str | None = None
+    """A file with the certificate chain; with it the service speaks TLS."""
+    key: str | None = None
+    """The file of the certificate's private key."""
+    log: Literal["text", "json"] = "text"
     allowed_hosts: tuple[str, ...] = ()
     engine: Literal["embedded", "spark"] = "spark"
     """Who reads and joins the streams: this process, or Spark."""
+    engine_from: str | None = None
+    """Where that is set; None if it is the default."""
     checkpoint: str = "streamjoin-data"
     trigger: str | None = None
     partitions: int | Literal["auto"] | None = None
@@ -97,20 +115,32 @@ class ServiceConfig:
     """Queries that are paused before anything is computed."""
 
     def __post_init__(self) -> None:
-        if self.token is not None and len(self.token) < LEAST_TOKEN:
-            raise SpecError(f"a token has at least {LEAST_TOKEN} characters; make one with: openssl rand -hex 32")
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
-            raise SpecError("a token is printable ASCII without spaces; make one with: openssl rand -hex 32")
-        if self.token is None and not is_loopback(self.host):
+        reason = None if self.token is None else check_token(self.token)
+        if reason is not None:
+            raise SpecError(reason)
+        if (self.certificate is None) != (self.key is None):
+            raise SpecError("TLS needs both files: set certificate and key in [service]")
+        if self.token is None and self.tokens is None and not is_loopback(self.host):
             raise SpecError(
                 f"host {self.host!r} can be reached from other machines, so a token is needed: set token in [service], "
-                "or STREAMJOIN_SERVICE__TOKEN (make one with: openssl rand -hex 32), or use host 127.0.0.1"
+                "or STREAMJOIN_SERVICE__TOKEN (make one with: openssl rand -hex 32), or tokens, or use host 127.0.0.1"
             )
 
     @property
     def sides(self) -> dict[str, PipelineSource]:
         """The sources by stream, for the readers of pipelines."""
         return {name: stream.source for name, stream in self.streams.items()}
+
+    @property
+    def engine_words(self) -> str:
+        """Which engine runs, and why."""
+        where = "in this process" if self.engine == "embedded" else "on Spark"
+        if self.engine_from is not None:
+            return f"engine: {self.engine}, {where} ({self.engine_from})"
+        return (
+            f'engine: {self.engine}, {where}, as {self.file} has no engine in [service]; engine = "embedded" joins in '
+            "this process, without Java"
+        )
 
     @property
     def needs_kafka(self) -> bool:
@@ -124,7 +154,21 @@ class ServiceConfig:
     def url(self) -> str:
         """The URL of the service for a client on this machine."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "") else "[::1]" if self.host == "::" else self.host  # noqa: S104
-        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+        return self.url_of(host.strip("[]"), self.port)
+
+    def url_of(self, host: str, port: int) -> str:
+        """The URL of the service at an address."""
+        scheme = "http" if self.certificate is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def check_token(token: str) -> str | None:
+    """What is wrong with a token; None if nothing is."""
+    if len(token) < LEAST_TOKEN:
+        return f"a token has at least {LEAST_TOKEN} characters; make one with: openssl rand -hex 32"
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        return "a token is printable ASCII without spaces; make one with: openssl rand -hex 32"
+    return None
 
 
 def is_loopback(host: str) -> bool:

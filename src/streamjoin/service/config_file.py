@@ -24,8 +24,7 @@ from streamjoin.config.pipeline_file import (
     read_trigger,
     refuse_inside,
 )
-from streamjoin.config.storage_table import read_storage
-from streamjoin.config.table import ConfigTable, read_toml
+from streamjoin.config.table import ConfigTable, read_storage, read_toml, read_whole
 from streamjoin.model import durations
 from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig
 from streamjoin.service.routes.models import NAME
@@ -39,6 +38,7 @@ _LIMITS: Final = (
     "connections",
     "readers",
     "rows_kept",
+    "rows_bytes",
     "spool_rows",
     "spool_bytes",
     "aside_bytes",
@@ -46,6 +46,11 @@ _LIMITS: Final = (
     "query_rows",
     "query_bytes",
     "scan_pairs",
+    "engine_rows",
+    "engine_bytes",
+    "engine_memory",
+    "batch_rows",
+    "batch_bytes",
 )
 _DURATIONS: Final = {
     "window_seconds": ("window", "1 hour"),
@@ -63,13 +68,17 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
     """The service that `file` and `environment` describe; default: the environment of this process.
 
     Raises:
-        PipelineFileError: it can't be read, or something in it is wrong; the message names the line or the variable.
+        PipelineFileError: it can't be read, or something in it is wrong; the message names the lines or variables.
     """
     top = read_toml(file, os.environ if environment is None else environment)
+    return read_whole(top, partial(_config, file))
+
+
+def _config(file: Path, top: ConfigTable) -> ServiceConfig:
     top.only("service", "engine", "limits", "streams", "sinks", "spark", "storage")
     here = file.resolve().parent
     service = _table(top, "service")
-    fields: dict[str, Any] = _service(service)
+    fields: dict[str, Any] = _service(service, here)
     fields |= _engine(_table(top, "engine"), here, fields["engine"])
     fields["limits"] = _limits(_table(top, "limits"))
     streams, lines = _streams(top, here)
@@ -79,7 +88,9 @@ def read_config(file: Path, environment: Mapping[str, str] | None = None) -> Ser
     top.finish()
     host_or_token = "token" if "token" in service.values else "host"
     return service.build(
-        lambda: ServiceConfig(file=str(file), streams=streams, sinks=sinks, lines=lines, **fields), host_or_token
+        lambda: ServiceConfig(file=str(file), streams=streams, sinks=sinks, lines=lines, **fields),
+        host_or_token,
+        alone=False,
     )
 
 
@@ -88,17 +99,22 @@ def _table(top: ConfigTable, key: str) -> ConfigTable:
     return top.table(key) or top.below({}, key)
 
 
-def _service(table: ConfigTable) -> dict[str, Any]:
-    table.only("host", "port", "token", "allowed_hosts", "engine")
+def _service(table: ConfigTable, here: Path) -> dict[str, Any]:
+    table.only("host", "port", "token", "tokens", "certificate", "key", "log", "allowed_hosts", "engine")
     port = table.get("port", (int,), example=f"port = {DEFAULT_PORT}")
     if port is not None and not 0 <= port <= 65_535:
-        table.fail(f"port = {port}: a port is a number from 1 to 65535, or 0 for a free one", "port")
+        table.wrong(f"port = {port}: a port is a number from 1 to 65535, or 0 for a free one", "port")
     fields = {
         "host": table.text("host", 'host = "127.0.0.1"') or "127.0.0.1",
         "port": DEFAULT_PORT if port is None else port,
         "token": table.text("token", 'token = "${MY_TOKEN}"'),
+        "tokens": place_in(table, "tokens", 'tokens = "tokens.toml"', here),
+        "certificate": place_in(table, "certificate", 'certificate = "service.crt"', here),
+        "key": place_in(table, "key", 'key = "service.key"', here),
+        "log": table.one_of("log", ("text", "json"), "text"),
         # Files of earlier versions have no such key and were run by Spark.
         "engine": table.one_of("engine", ("embedded", "spark"), "spark"),
+        "engine_from": table.place("engine") if "engine" in table.values else None,
         "allowed_hosts": table.texts("allowed_hosts", 'allowed_hosts = ["joins.example.org"]'),
     }
     table.finish()
@@ -109,7 +125,7 @@ def _engine(table: ConfigTable, here: Path, engine: str) -> dict[str, Any]:
     table.only("checkpoint", "trigger", "partitions", "executor", "sharing")
     trigger = read_trigger(table)
     if trigger.available_now:
-        table.fail('a service does not end: write trigger = "1 second", or leave it out', "trigger")
+        table.wrong('a service does not end: write trigger = "1 second", or leave it out', "trigger")
     sharing = table.one_of("sharing", ("cost", "everything", "nothing"), "cost")
     apart = sharing == "nothing"
     if apart and "partitions" in table.values:
@@ -135,7 +151,9 @@ def _engine(table: ConfigTable, here: Path, engine: str) -> dict[str, Any]:
 
 
 def _limits(table: ConfigTable) -> Limits:
-    fields: dict[str, Any] = {key: table.get(key, (int,), example=f"{key} = {getattr(Limits, key)}") for key in _LIMITS}
+    fields: dict[str, Any] = {
+        key: table.get(key, (int,), example=f"{key} = {getattr(Limits, key) or 1 << 30}") for key in _LIMITS
+    }
     for limit, (key, example) in _DURATIONS.items():
         text = table.text(key, f'{key} = "{example}"')
         if text is not None:
@@ -155,7 +173,7 @@ def _streams(top: ConfigTable, here: Path) -> tuple[dict[str, StreamConfig], dic
     lines: dict[str, int] = {}
     for name in table.values:
         if not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
-            table.fail(f"{name!r} can't be a stream's name: letters, digits and underscores, a letter first", name)
+            table.wrong(f"{name!r} can't be a stream's name: letters, digits and underscores, a letter first", name)
         inner = table.table(name)
         if inner is None:
             table.missing(name, _STREAM)
@@ -184,7 +202,7 @@ def _sinks(table: ConfigTable, here: Path, checkpoint: str) -> dict[str, Pipelin
     sinks: dict[str, PipelineSink] = {}
     for name in table.values:
         if not re.fullmatch(NAME, name):
-            table.fail(f"{name!r} can't be a sink's name: letters, digits and underscores, a letter first", name)
+            table.wrong(f"{name!r} can't be a sink's name: letters, digits and underscores, a letter first", name)
         inner = table.table(name)
         if inner is not None:
             sinks[name] = _sink(inner, here)
@@ -198,7 +216,7 @@ def _sink(table: ConfigTable, here: Path) -> PipelineSink:
     if format_ in ("parquet", "delta"):
         path = place_in(table, "path", _PATH, here, required=True) or ""
         if format_ == "parquet" and "{query}" not in path:
-            table.fail(f"every query needs a directory of its own: write {_PATH}", "path")
+            table.wrong(f"every query needs a directory of its own: write {_PATH}", "path")
         options = table.options("options") if format_ == "delta" else {}
         table.finish()
         return PipelineSink(format_, path=path, options=options)

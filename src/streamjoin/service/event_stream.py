@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -19,13 +19,15 @@ from starlette.types import Receive, Scope, Send
 
 from streamjoin.model import json_values
 from streamjoin.model.errors import SpecError
-from streamjoin.service.contract import ServedEngine
+from streamjoin.queries.engine.engine import Engine
 from streamjoin.service.state import Service, find_query
 from streamjoin.service.web.guard import HEAD_ONLY
 from streamjoin.service.web.problems import Problem
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.sinks.base import Newest
+    import pyarrow as pa
+
+    from streamjoin.queries.engine.cursors import RowsPage
 
 _LOG = logging.getLogger("streamjoin.service")
 HEARTBEAT: Final = 15.0
@@ -64,10 +66,7 @@ class EventStream(Response):
             return
         with self._service.readers.place() as place:
             if place is None:
-                message = f"{self._service.readers.most} event streams are open, which is the limit"
-                await Problem(503, "too-many-readers", message, headers={"Retry-After": "10"}).response(scope["path"])(
-                    scope, receive, send
-                )
+                await too_many_readers(self._service).response(scope["path"])(scope, receive, send)
                 return
             parts = self._send_all(send), _until_left(receive), place.taken.wait()
             tasks = [asyncio.create_task(part) for part in parts]
@@ -108,11 +107,54 @@ async def _news(signal: asyncio.Event, heartbeat: float) -> bool:
     return True
 
 
+async def next_page(service: Service, read: Callable[[], RowsPage], wait: float, receive: Receive) -> RowsPage:
+    """A page of rows, as soon as there are any: after at most `wait` seconds, or when the client disconnects.
+
+    Raises:
+        Problem: all slots of readers are in use.
+    """
+    signal = service.hub.signal()
+    page = await run_in_threadpool(read)
+    if not wait or not _is_awaited(page):
+        return page
+    until = asyncio.get_running_loop().time() + wait
+    with service.readers.place() as place:
+        if place is None:
+            raise too_many_readers(service)
+        ends = [asyncio.create_task(_until_left(receive)), asyncio.create_task(place.taken.wait())]
+        try:
+            while _is_awaited(page) and not service.hub.stopping and not any(end.done() for end in ends):
+                news = asyncio.create_task(signal.wait())
+                left = until - asyncio.get_running_loop().time()
+                done, _ = await asyncio.wait([news, *ends], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                if not done:
+                    break
+                signal = service.hub.signal()
+                page = await run_in_threadpool(read)
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+    return page
+
+
+def _is_awaited(page: RowsPage) -> bool:
+    """Whether rows may come, and none have."""
+    return not page.table.num_rows and not page.missed and page.state != "dropped"
+
+
+def too_many_readers(service: Service) -> Problem:
+    """What a reader is told for which there is no slot."""
+    message = f"{service.readers.most} readers wait for rows or events, which is the limit"
+    return Problem(503, "too-many-readers", message, headers={"Retry-After": "10"})
+
+
 async def row_events(
-    service: Service, engine: ServedEngine, name: str, seen: int, limit: int, heartbeat: float = HEARTBEAT
+    service: Service, engine: Engine, name: str, seen: int, limit: int, heartbeat: float = HEARTBEAT
 ) -> Events:
-    """The rows of a query that come after row number `seen`."""
-    first = state = None
+    """The rows of a query that come after row number `seen`; a reader that is behind gets the newest ones."""
+    first = told = None
     while not service.hub.stopping:
         signal = service.hub.signal()
         try:
@@ -124,20 +166,45 @@ async def row_events(
         if info.created_at != first.created_at:
             # Another query under the same name.
             break
-        if info.state != state:
-            state = info.state
+        if told != (told := (info.state, info.error)):
             yield event("state", info)
         if newest.total > seen:
-            yield await run_in_threadpool(_rows_event, service, newest, seen)
+            skipped = newest.total - seen - newest.table.num_rows
+            yield await run_in_threadpool(_rows_event, service, newest.table, skipped, newest.total)
             seen = newest.total
         while not await _news(signal, heartbeat):
             yield ": alive\n\n"
     yield event("end", {"reason": "stopping" if service.hub.stopping else "dropped"})
 
 
-def _rows_event(service: Service, newest: Newest, seen: int) -> str:
-    table = newest.table
-    skipped = newest.total - seen - table.num_rows
+async def every_row_events(
+    service: Service, engine: Engine, name: str, seen: int, limit: int, heartbeat: float = HEARTBEAT
+) -> Events:
+    """All rows of a query after row number `seen` that are kept, in order, also the last ones before a drop."""
+    after: str | int = seen
+    told = None
+    while not service.hub.stopping:
+        signal = service.hub.signal()
+        try:
+            page = await run_in_threadpool(engine.page, name, after, limit)
+        except SpecError:
+            break
+        after = page.next
+        with contextlib.suppress(Problem):
+            info = await run_in_threadpool(find_query, engine, name)
+            if info.created_at == page.created_at and told != (told := (info.state, info.error)):
+                yield event("state", info)
+        if page.table.num_rows or page.missed:
+            total = page.total - page.remaining
+            yield await run_in_threadpool(_rows_event, service, page.table, page.missed, total)
+        if page.state == "dropped" and not page.remaining:
+            break
+        while not page.remaining and not await _news(signal, heartbeat):
+            yield ": alive\n\n"
+    yield event("end", {"reason": "stopping" if service.hub.stopping else "dropped"})
+
+
+def _rows_event(service: Service, table: pa.Table, skipped: int, total: int) -> str:
     service.readers.skipped += skipped
     last = service.hub.last
     data = {
@@ -145,16 +212,17 @@ def _rows_event(service: Service, newest: Newest, seen: int) -> str:
         "rows": json_values.rows(table),
         "columns": json_values.columns(table),
         "skipped": skipped,
-        "total": newest.total,
+        "total": total,
     }
-    return f"id: {newest.total}\nevent: rows\ndata: {json_values.text(data)}\n\n"
+    return f"id: {total}\nevent: rows\ndata: {json_values.text(data)}\n\n"
 
 
-async def engine_events(service: Service, engine: ServedEngine, heartbeat: float = HEARTBEAT) -> Events:
-    """Batches and changes from now on."""
+async def engine_events(service: Service, engine: Engine, heartbeat: float = HEARTBEAT) -> Events:
+    """Batches, changes, and queries that become degraded or recover, from now on."""
     hub = service.hub
     position = hub.published
     serial = max((record.serial for record in engine.changelog()), default=0)
+    known: Mapping[str, str] = {}
     while not hub.stopping:
         signal = hub.signal()
         fresh, gone, position = hub.since(position)
@@ -165,6 +233,13 @@ async def engine_events(service: Service, engine: ServedEngine, heartbeat: float
             yield event("change", record, None)
         for batch in fresh:
             yield event("batch", batch)
+        degraded = await run_in_threadpool(engine.degraded)
+        changed = {name for name, _ in known.items() ^ degraded.items()}
+        if changed:
+            for info in await run_in_threadpool(engine.queries):
+                if info.name in changed:
+                    yield event("state", info)
+        known = degraded
         while not await _news(signal, heartbeat):
             yield ": alive\n\n"
     yield event("end", {"reason": "stopping"})

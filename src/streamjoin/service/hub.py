@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.engine.info import BatchEvent
+    from streamjoin.queries.engine.info import BatchEvent
 
 KEPT: Final = 600
 """The number of batches whose events are kept."""
@@ -27,7 +27,7 @@ class Hub:
         self._events: deque[BatchEvent] = deque(maxlen=kept)
         self._published = 0
         self.version = 0
-        """Increases with every batch and every change."""
+        """Increases with every batch, every change, and when a state may have changed by itself."""
         self.changes = 0
         """Increases with every change by a client."""
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
@@ -66,6 +66,10 @@ class Hub:
     def poke(self) -> None:
         """Wake the readers: a client changed something."""
         self.changes += 1
+        self._wake()
+
+    def stir(self) -> None:
+        """Wake the readers: the state of a query may have changed by itself."""
         self._wake()
 
     def _wake(self) -> None:

@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streamjoin.adhoc.core.budgets import Budget
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.engine.engine import Engine
-from streamjoin.adhoc.engine.executor import pause_after
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.sinks.base import Sink
-from streamjoin.adhoc.sinks.specs import NamedSink
-from streamjoin.adhoc.sources.described import described_source
 from streamjoin.formats.described import table_sink
 from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, StreamJoinError
+from streamjoin.queries.core.budgets import Budget
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.engine.engine import Engine
+from streamjoin.queries.engine.executor import pause_after
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.sinks.base import Sink
+from streamjoin.queries.sinks.specs import NamedSink
+from streamjoin.queries.sources.described import described_source
 from streamjoin.service.config import ServiceConfig
 
 Report = Callable[[str], None]
@@ -106,10 +106,16 @@ def start_engine(config: ServiceConfig, spark: Any, register: Register) -> Runni
         sharing=config.sharing,  # type: ignore[arg-type]
         lateness=lateness,
         newest_rows=config.limits.rows_kept,
+        rows_bytes=config.limits.rows_bytes,
         spool_rows=config.limits.spool_rows,
         spool_bytes=config.limits.spool_bytes,
         aside_bytes=config.limits.aside_bytes,
         scan_pairs=config.limits.scan_pairs,
+        engine_rows=config.limits.engine_rows,
+        engine_bytes=config.limits.engine_bytes,
+        engine_memory=config.limits.engine_memory,
+        batch_rows=config.limits.batch_rows,
+        batch_bytes=config.limits.batch_bytes,
     )
     limits = config.limits
     budget = Budget(limits.query_candidates, limits.query_rows, limits.query_bytes)

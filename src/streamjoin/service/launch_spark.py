@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from streamjoin.adhoc.engine.engine import Engine
-from streamjoin.model.errors import PipelineFileError, SchemaError, StreamJoinError
+from streamjoin.config.pipeline import PipelineSource
+from streamjoin.model.errors import PipelineFileError, SchemaError
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.engine.assembly import executor_kind
+from streamjoin.queries.engine.engine import Engine
+from streamjoin.queries.engine.journal import stored_executor
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.launch import Report, RunningEngine, SourceOutage, register_all, start_engine
+from streamjoin.service.launch import Report, RunningEngine, SourceOutage, start_engine
 from streamjoin.spark.pipeline.sources import open_marked
 from streamjoin.spark.runtime import jars
 from streamjoin.spark.runtime.session import session
+
+_BOUNDS: Final = ("maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger")
+_MOST_RECORDS: Final = "1000000"
+_MOST_BYTES: Final = str(256 << 20)
 
 
 def launch_on_spark(config: ServiceConfig, report: Report) -> RunningEngine:
     """Start Spark, and the engine on it; see `launch`."""
     spark = _session(config, report)
     try:
+        report(executor_words(config, spark))
         return start_engine(config, spark, partial(register_on_spark, spark, config))
     except BaseException:
         spark.stop()
         raise
+
+
+def executor_words(config: ServiceConfig, spark: Any) -> str:
+    """Where Spark joins, and why; from before the engine begins its checkpoint."""
+    kind = executor_kind(spark, config.checkpoint, Settings(sharing=config.sharing), config.executor)  # type: ignore[arg-type]
+    where = "in cells on Spark's executors" if kind == "distributed" else "in the driver's process"
+    if config.executor is not None:
+        why = f"executor = {config.executor!r} in {config.file}"
+    elif stored_executor(config.checkpoint) is not None:
+        why = f"the checkpoint {config.checkpoint} was begun so"
+    elif config.sharing == "nothing":
+        why = 'sharing = "nothing"'
+    else:
+        why = f"Spark's master is {spark.sparkContext.master}"
+    return f"queries are joined {where}: {why}"
 
 
 def _session(config: ServiceConfig, report: Report) -> Any:
@@ -33,11 +58,6 @@ def _session(config: ServiceConfig, report: Report) -> Any:
     return session("streamjoin serve", config.master, config=conf, memory=config.memory, storage=config.storage)
 
 
-def register_streams(engine: Engine, spark: Any, config: ServiceConfig) -> dict[str, StreamJoinError]:
-    """Register the streams of the file; returns the streams of the checkpoint that can't be opened now."""
-    return register_all(engine, config, partial(register_on_spark, spark, config))
-
-
 def register_on_spark(spark: Any, config: ServiceConfig, engine: Engine, name: str) -> None:
     """Register a stream that Spark reads.
 
@@ -45,8 +65,9 @@ def register_on_spark(spark: Any, config: ServiceConfig, engine: Engine, name: s
         PipelineFileError: Spark or the engine rejects it; the message names the line.
     """
     stream = config.streams[name]
+    bounded = replace(config, streams={**config.streams, name: replace(stream, source=with_bounds(stream.source))})
     try:
-        source = open_marked(spark, config, name)
+        source = open_marked(spark, bounded, name)
     except PipelineFileError as error:
         if _is_outage(error):
             raise SourceOutage(str(error)) from error.__cause__
@@ -55,6 +76,17 @@ def register_on_spark(spark: Any, config: ServiceConfig, engine: Engine, name: s
         engine.register(name, source.frame, stream.time, stream.lateness, source.mark)
     except SchemaError as error:
         raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
+
+
+def with_bounds(source: PipelineSource) -> PipelineSource:
+    """A source whose micro-batches are bounded, also after a pause; what the file says of that stays."""
+    if any(key.lower() in _BOUNDS for key in source.options):
+        return source
+    if source.format == "kafka":
+        return replace(source, options={**source.options, "maxOffsetsPerTrigger": _MOST_RECORDS})
+    if source.path is not None:
+        return replace(source, options={**source.options, "maxBytesPerTrigger": _MOST_BYTES})
+    return source
 
 
 def _is_outage(error: PipelineFileError) -> bool:

@@ -7,6 +7,7 @@ values are escaped.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from streamjoin._version import __version__
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.engine.info import BatchEvent, QueryInfo, StreamInfo
+    from streamjoin.queries.engine.info import BatchEvent, QueryInfo, StreamInfo
     from streamjoin.service.web.connections import Connections
     from streamjoin.service.web.readers import Readers
     from streamjoin.service.web.waiting import WaitingRequests
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_STATES: Final = ("pending", "running", "paused", "failed")
+_STATES: Final = ("pending", "running", "degraded", "paused", "failed")
 
 
 class Requests:
@@ -141,6 +142,12 @@ def of_engine(
         "Share of the last ten seconds in which tuples waited for the engine.",
         [(at, s.backpressure) for at, s in by_stream],
     )
+    text.add(
+        "stream_caught_up",
+        "gauge",
+        "Share done by a stream that catches up with its source; 1 if nothing is missed.",
+        [(at, 1.0 if s.caught_up is None else s.caught_up) for at, s in by_stream],
+    )
     text.add("stream_late_total", "counter", "Late rows.", [(at, s.late) for at, s in by_stream])
     text.add("stream_untimed_total", "counter", "Rows without a usable time.", [(at, s.untimed) for at, s in by_stream])
     text.add(
@@ -157,12 +164,28 @@ def of_engine(
     )
     text.add("stream_failures_total", "counter", "Number of failures.", [(at, s.failures) for at, s in by_stream])
     text.add("query_rows_total", "counter", "Result rows.", [(at, q.rows) for at, q in by_query])
+    text.add(
+        "query_cpu_seconds_total",
+        "counter",
+        "Time that threads spent joining for a query; its share of what several use.",
+        [(at, q.cpu_seconds) for at, q in by_query],
+    )
+    text.add(
+        "query_state_bytes",
+        "gauge",
+        "A query's share of the bytes of the streams that it reads.",
+        [(at, q.state_bytes) for at, q in by_query],
+    )
+    owners = Counter(query.owner for query in queries if query.owner is not None)
+    text.add("owner_queries", "gauge", "Queries by owner.", [({"owner": o}, n) for o, n in sorted(owners.items())])
     waiting = [(at, q.rows_undelivered) for at, q in by_query]
     text.add("query_rows_waiting", "gauge", "Rows that wait for their sink.", waiting)
     missed = [(at, q.rows_missed) for at, q in by_query]
     text.add("query_rows_missed_total", "counter", "Rows lost because the spool of their sink was full.", missed)
     sink_up = [(at, float(q.retry_at is None)) for at, q in by_query]
     text.add("query_sink_up", "gauge", "Whether the sink takes rows; 0 while it fails and is retried.", sink_up)
+    degraded = [(at, float(q.state == "degraded")) for at, q in by_query]
+    text.add("query_degraded", "gauge", "1 while the sink or a stream of a query that runs fails, else 0.", degraded)
     text.add(
         "query_rows_per_second", "gauge", "Current rows per second.", [(at, q.rows_per_second) for at, q in by_query]
     )
@@ -185,4 +208,7 @@ def of_engine(
         text.one("batch", "gauge", "Number of the last batch.", last.batch)
         text.one("batch_seconds", "gauge", "Duration of the last batch.", last.seconds)
         text.one("state_bytes", "gauge", "Size of the state in bytes.", last.state_bytes)
+        text.one("memory_bytes", "gauge", "Memory of the process after the last batch.", last.memory_bytes or None)
+        text.one("memory_budget_bytes", "gauge", "Memory above which queries are paused.", last.memory_budget or None)
+        text.one("batch_budget_ratio", "gauge", "What the last batch took of the budget.", last.budget_share)
         text.one("partitions", "gauge", "Number of partitions in the last batch.", last.partitions)

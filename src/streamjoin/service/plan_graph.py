@@ -1,8 +1,9 @@
-"""The current plan as one graph: sources, selections, joins and sinks, with figures per batch.
+"""The current plan as one graph: sources, selections, joins and sinks, with figures per batch and per second.
 
 The engine's plan is a forest: new tuples of each stream have their own path. A join of the same streams by the same
 conditions is one node here, whichever stream drives it, with the figures of its steps added up. Costs count partial
-results: `cost_shared` are computed, and `cost_apart` would be if each query computed its own.
+results: `cost_shared` are computed, and `cost_apart` would be if each query computed its own. Rates per second are of
+the last ten seconds, like those of streams and queries.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamjoin.adhoc.core.explain import Explanation, RootFigures, StepFigures
-from streamjoin.adhoc.optimizer.plans import Decision
+from streamjoin.queries.core.explain import Explanation, RootFigures, StepFigures
+from streamjoin.queries.engine.info import QueryInfo, StreamInfo
+from streamjoin.queries.optimizer.plans import Decision
 
 _ROLE = re.compile(r"\bs(\d+)\.")
 _NEXT_TERM = re.compile(r" AND (?=s\d+\.)")
@@ -34,15 +36,20 @@ class _Node:
     cost: float = 0.0
     cost_apart: float = 0.0
     seconds: float = 0.0
+    detail: str = ""
+    rows_per_second: float = 0.0
+    candidates_per_second: float = 0.0
+    load: float = 0.0
 
     def as_data(self, decisions: Sequence[Decision]) -> dict[str, Any]:
-        share = self.selectivity
+        found, share = _about(self, decisions), self.selectivity
         if share is None:
             share = min(1.0, self.rate / self.candidates) if self.candidates else 1.0
         return {
             "id": self.id,
             "kind": self.kind,
             "label": self.label,
+            "detail": self.detail,
             "queries": sorted(self.queries),
             "group": self.group,
             "rate": self.rate,
@@ -52,7 +59,11 @@ class _Node:
             "cost_shared": self.cost,
             "cost_apart": self.cost_apart,
             "seconds": self.seconds,
-            "reason": _reason(self, decisions),
+            "rows_per_second": self.rows_per_second,
+            "candidates_per_second": self.candidates_per_second,
+            "load": self.load,
+            "reason": "\n".join(map(str, found)),
+            "decisions": [_decided(decision) for decision in found],
         }
 
 
@@ -60,34 +71,44 @@ class PlanGraph:
     """Builds the graph of an explanation."""
 
     def __init__(
-        self, explanation: Explanation, streams: Iterable[str], sinks: Mapping[str, str], given: Mapping[str, int]
+        self,
+        explanation: Explanation,
+        streams: Iterable[StreamInfo],
+        queries: Iterable[QueryInfo],
+        given: Mapping[str, int],
     ) -> None:
-        """`sinks` are those of the queries, `given` the rows that each query produced in the last batch."""
+        """`given` are the rows that each query produced in the last batch."""
         self._explanation = explanation
         self._nodes: dict[str, _Node] = {}
         self._edges: dict[tuple[str, str], float] = {}
-        for name in streams:
-            self._node(f"source:{name}", "source", name)
+        self._per_second: dict[tuple[str, str], float] = {}
+        for info in streams:
+            self._node(f"source:{info.name}", "source", info.name).rows_per_second = info.rows_per_second
         for stream in explanation.streams:
             node = self._node(f"source:{stream.name}", "source", stream.name)
             node.rate, node.cardinality, node.selectivity = stream.rate, stream.held, stream.selected
         for root in explanation.roots:
             self._add(root)
-        for name, sink in sinks.items():
+        for query in queries:
             # A paused query has no step, but still has a sink.
-            node = self._node(f"sink:{name}", "sink", name)
-            node.label, node.queries = f"{name} → {sink}", {name}
-            node.rate = node.cardinality = float(given.get(name, 0))
+            node = self._node(f"sink:{query.name}", "sink", query.name)
+            node.label, node.queries = f"{query.name} → {query.sink}", {query.name}
+            node.detail = re.split(r"[ ,]", query.sink, maxsplit=1)[0]
+            node.rate = node.cardinality = float(given.get(query.name, 0))
+            node.rows_per_second = query.rows_per_second
             for edge in self._edges:
                 if edge[1] == node.id:
-                    self._edges[edge] = node.rate
+                    self._edges[edge], self._per_second[edge] = node.rate, node.rows_per_second
 
     def as_data(self) -> dict[str, Any]:
         """The graph as JSON data for the REST interface."""
         explanation = self._explanation
         return {
             "nodes": [node.as_data(explanation.decisions) for node in self._nodes.values()],
-            "edges": [{"from": one, "to": two, "rate": rate} for (one, two), rate in self._edges.items()],
+            "edges": [
+                {"from": edge[0], "to": edge[1], "rate": rate, "rows_per_second": self._per_second.get(edge, 0.0)}
+                for edge, rate in self._edges.items()
+            ],
             "decisions": list(map(str, explanation.decisions)),
             "sharing": explanation.sharing,
             "cost_shared": explanation.cost_shared,
@@ -97,21 +118,26 @@ class PlanGraph:
     def _node(self, id_: str, kind: str, label: str) -> _Node:
         return self._nodes.setdefault(id_, _Node(id_, kind, label))
 
-    def _edge(self, one: str, two: str, rate: float) -> None:
+    def _edge(self, one: str, two: str, rate: float, per_second: float) -> None:
         self._edges[one, two] = self._edges.get((one, two), 0.0) + rate
+        self._per_second[one, two] = self._per_second.get((one, two), 0.0) + per_second
 
     def _selection(self, stream: str, group: int, queries: Iterable[str]) -> str:
         id_ = f"selection:{group}:{stream}"
         self._edges.setdefault((f"source:{stream}", id_), 0.0)
-        node = self._node(id_, "selection", f"{stream}, group {group}")
+        source = self._node(f"source:{stream}", "source", stream)
+        node = self._node(id_, "selection", stream)
         node.group = group
         node.queries |= set(queries)
         figures = next((figure for figure in self._explanation.streams if figure.name == stream), None)
         if figures is not None:
             node.rate, node.selectivity = figures.rate * figures.selected, figures.selected
             node.cardinality = figures.held * figures.selected
-            self._edges[f"source:{stream}", id_] = figures.rate
-        self._node(f"source:{stream}", "source", stream).queries |= set(queries)
+            node.rows_per_second = source.rows_per_second * figures.selected
+            node.detail = "all rows" if figures.selected >= 1 else f"{100 * figures.selected:.3g} % of the rows"
+            self._edges[source.id, id_] = figures.rate
+            self._per_second[source.id, id_] = source.rows_per_second
+        source.queries |= set(queries)
         return id_
 
     def _add(self, root: RootFigures) -> None:
@@ -120,24 +146,29 @@ class PlanGraph:
 
     def _step(self, step: StepFigures, before: str, group: int, path: list[str], conditions: list[str]) -> None:
         path = [*path, step.stream]
-        own = " and ".join(sorted(readable(term, path) for term in _NEXT_TERM.split(step.condition)))
+        terms = sorted(readable(term, path) for term in _NEXT_TERM.split(step.condition))
+        own = " and ".join(terms)
         conditions = [*conditions, own]
         id_ = f"join:{group}:{'+'.join(sorted(path))}:{' & '.join(sorted(conditions))}"
         node = self._node(id_, "join", f"{' ⋈ '.join(sorted(path))}: {own}")
         node.group = group
+        node.detail = ", ".join(sorted(map(brief, terms), key=lambda text: text.isidentifier()))
         node.queries |= set(step.queries)
+        node.rows_per_second += step.lately.pairs
+        node.candidates_per_second += step.lately.candidates
+        node.load += step.lately.load
         node.rate += step.pairs
         node.candidates += step.candidates
         node.seconds += step.seconds
         node.cardinality += step.pairs
         node.cost += step.pairs
         node.cost_apart += step.pairs * max(1, len(step.queries))
-        self._edge(before, id_, step.probes)
+        self._edge(before, id_, step.probes, step.lately.probes)
         selection = self._selection(step.stream, group, step.queries)
-        self._edge(selection, id_, 0.0)
+        self._edge(selection, id_, 0.0, 0.0)
         for name in step.ends:
             self._node(f"sink:{name}", "sink", name).queries = {name}
-            self._edge(id_, f"sink:{name}", 0.0)
+            self._edge(id_, f"sink:{name}", 0.0, 0.0)
         for child in step.steps:
             self._step(child, id_, group, path, conditions)
 
@@ -163,15 +194,44 @@ def readable(condition: str, path: list[str]) -> str:
     return text
 
 
+def brief(condition: str) -> str:
+    """A readable condition in few letters: what tells joins of the same streams apart.
+
+    >>> brief("a.k = b.k"), brief("a.k = b.l"), brief("a.x - b.y BETWEEN -2 AND 2"), brief("a.x - b.x BETWEEN 0 AND 5")
+    ('k', 'k = l', '|x − y| ≤ 2', '0 ≤ x − x ≤ 5')
+    """
+    band = _BAND.match(condition)
+    if band is not None:
+        left, right = (side.rpartition(".")[2] for side in band.groups()[:2])
+        low, high = band[3], band[4]
+        return f"|{left} − {right}| ≤ {high}" if _negated(high) == low else f"{low} ≤ {left} − {right} ≤ {high}"
+    left, equals, right = condition.partition(" = ")
+    if equals and " " not in left + right:
+        left, right = left.rpartition(".")[2], right.rpartition(".")[2]
+        return left if left == right else f"{left} = {right}"
+    return condition
+
+
 def _negated(number: str) -> str:
     if number in ("0", "0.0"):
         return number
     return number[1:] if number.startswith("-") else f"-{number}"
 
 
-def _reason(node: _Node, decisions: Sequence[Decision]) -> str:
-    """The newest decision of each rule about one of the node's queries, one per line, oldest first."""
+def _about(node: _Node, decisions: Sequence[Decision]) -> list[Decision]:
+    """The newest decision of each rule about one of the node's queries, oldest first."""
     if node.kind not in ("join", "selection"):
-        return ""
+        return []
     newest = {decision.rule: decision for decision in decisions if node.queries & {*decision.queries}}
-    return "\n".join(str(decision) for decision in sorted(newest.values(), key=lambda decision: decision.batch))
+    return sorted(newest.values(), key=lambda decision: decision.batch)
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    return {
+        "rule": decision.rule,
+        "batch": decision.batch,
+        "changed": decision.changed,
+        "what": decision.what,
+        "why": decision.why,
+        "figures": dict(decision.figures),
+    }

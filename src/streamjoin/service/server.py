@@ -4,6 +4,9 @@ The address is bound first, so that a port in use is reported before Spark start
 reports that the engine is starting. On a signal, event streams end, open requests and the running batch finish, and the
 process exits with 0. A batch that does not end soon is left: the checkpoint has its tuples, and the next start computes
 it again. If the engine fails, the process ends with an error, so that a supervisor can restart it.
+
+Log lines that clients can cause are limited: repeated ones are counted and written a few times per minute. Without that
+a client without a token could fill the disk with requests that are not HTTP.
 """
 
 from __future__ import annotations
@@ -23,31 +26,78 @@ import uvicorn
 from fastapi import FastAPI
 
 from streamjoin.model.errors import SetupError, StreamJoinError
+from streamjoin.queries.engine.engine import Engine
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.contract import ServedEngine
 from streamjoin.service.state import Service
-from streamjoin.service.web import log_limits
 from streamjoin.service.web.connections import ACCEPTED_AT_ONCE, places
+from streamjoin.service.web.tls import Certificate
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.sinks.base import Sink
+    from streamjoin.queries.sinks.base import Sink
 
 _LOG = logging.getLogger("streamjoin.service")
 _WATCH: Final = 0.5
+_PROGRESS_EVERY: Final = 10.0
+"""Seconds between two lines about streams that catch up."""
 _LONGEST_GOODBYE: Final = 5
 _BACKLOG: Final = 128
 LONGEST_STOP: Final = 8.0
 """Seconds after a signal within which the running batch has to end."""
+_SECRETS_EVERY: Final = 1.0
+"""Seconds between two looks at the files of tokens and certificate."""
 _SAME_SIGNAL: Final = 1.0
 """A signal to a process group may arrive twice: directly, and from the parent process."""
+
+
+LIMITED: Final = ("uvicorn.error", "asyncio", "streamjoin.service")
+"""Loggers to which clients can cause output."""
+MOST: Final = 5
+"""Lines of one kind per minute."""
+_SPAN: Final = 60.0
+_KINDS: Final = 256
+
+
+class Limited(logging.Filter):
+    """A logging filter with a rate limit per kind of line; a kind is the start of the unformatted message."""
+
+    def __init__(self, most: int = MOST, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most, self._clock = most, clock
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        kind = record.name, str(record.msg).partition("\n")[0]
+        now = self._clock()
+        with self._lock:
+            begin, count = self._kinds.get(kind, (now, 0))
+            withheld = 0
+            if now - begin >= _SPAN:
+                withheld = max(0, count - self._most)
+                begin, count = now, 0
+            if len(self._kinds) >= _KINDS and kind not in self._kinds:
+                self._kinds.clear()
+            self._kinds[kind] = begin, count + 1
+        if withheld:
+            record.msg = f"{record.msg} ({withheld:,} more like this were not written)"
+        return count < self._most
+
+
+def limit_log_lines() -> None:
+    """Limit the loggers in `LIMITED`; a second call has no effect."""
+    for name in LIMITED:
+        logger = logging.getLogger(name)
+        if not any(isinstance(filter_, Limited) for filter_ in logger.filters):
+            logger.addFilter(Limited())
 
 
 class Started(Protocol):
     """The result of a launcher: an engine, its sinks, and a way to stop it."""
 
     @property
-    def engine(self) -> ServedEngine:
+    def engine(self) -> Engine:
         """The engine."""
 
     def sink(self, name: str, query: str) -> Sink:
@@ -112,6 +162,31 @@ def serve(config: ServiceConfig, launcher: Launcher, report: Callable[[str], Non
         asyncio.run(_Serving(config, launcher, report).run(listening))
 
 
+class _Progress:
+    """Reports that streams catch up with their sources, now and then, and when they have."""
+
+    def __init__(
+        self, service: Service, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._service, self._report, self._clock = service, report, clock
+        self._told_at: float | None = None
+        self._seen_at: float | None = None
+
+    def tell(self) -> None:
+        """Look now; a moment's delay is not reported."""
+        behind, now = self._service.catching_up, self._clock()
+        if behind is None:
+            if self._told_at is not None:
+                self._report("the streams have caught up")
+            self._told_at = self._seen_at = None
+            return
+        if self._seen_at is None:
+            self._seen_at = now
+        elif now - (self._told_at or self._seen_at - _PROGRESS_EVERY + 1) >= _PROGRESS_EVERY:
+            self._told_at = now
+            self._report(f"{behind} ({', '.join(behind.streams)})")
+
+
 class _Serving:
     def __init__(self, config: ServiceConfig, launcher: Launcher, report: Callable[[str], None]) -> None:
         self._config = config
@@ -122,6 +197,10 @@ class _Serving:
         self._stopped_at: float | None = None
         self._failure: BaseException | None = None
         self._make_room()
+        self._certificate: Certificate | None = None
+        if config.certificate is not None and config.key is not None:
+            self._certificate = self._service.connections.certificate = Certificate(config.certificate, config.key)
+        self._hangup = asyncio.Event()
         settings = uvicorn.Config(
             self._app,
             http=self._service.connections.protocol,
@@ -134,7 +213,7 @@ class _Serving:
             timeout_graceful_shutdown=_LONGEST_GOODBYE,
         )
         self._server = _Server(settings)
-        log_limits.install()
+        limit_log_lines()
 
     def _make_room(self) -> None:
         """Adjust the limit on connections to the limit on open files, half of which the engine uses."""
@@ -154,18 +233,42 @@ class _Serving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
         host, port = listening.getsockname()[:2]
-        self._report(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}; starting the engine ...")
+        self._report(f"listening on {self._config.url_of(host, port)}; starting the engine ...")
+        self._report(self._config.engine_words)
         engine = asyncio.create_task(self._run_engine())
-        watch = asyncio.create_task(self._service.connections.watch())
+        watches = [asyncio.create_task(one) for one in (self._service.connections.watch(), self._watch_secrets())]
         try:
             await self._server.serve(sockets=[listening])
         finally:
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
             self._service.begin_stop()
             await engine
         if self._failure is not None:
             raise self._failure
+
+    async def _watch_secrets(self) -> None:
+        """Read tokens and certificate again when their files change, and at once after SIGHUP."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hangup.wait(), _SECRETS_EVERY)
+            now = self._hangup.is_set()
+            self._hangup.clear()
+            if now:
+                self._report("SIGHUP: tokens and certificate are read again")
+            for part in (self._service.clients, self._certificate):
+                if part is None:
+                    continue
+                try:
+                    # On a thread: the files may be on a network.
+                    line = await asyncio.to_thread(part.refresh, now=now)
+                except StreamJoinError as error:
+                    _LOG.error("%s; the service goes on with what it had", error)
+                else:
+                    if line is not None:
+                        self._report(line)
 
     def _signalled(self, number: int) -> None:
         now = time.monotonic()
@@ -196,10 +299,12 @@ class _Serving:
                 self._service.attach(running.engine, running.sink)
                 self._report(f"ready: streams {', '.join(stream.name for stream in running.engine.streams())}")
             reported = -1
+            progress = _Progress(self._service, self._report)
             while not self._server.should_exit:
                 await asyncio.sleep(_WATCH)
                 if running.engine.error is not None:
                     raise StreamJoinError(f"the engine stopped: {running.engine.error}")
+                progress.tell()
                 stuck = self._service.stuck_batch
                 if stuck is not None and stuck.batch != reported:
                     reported = stuck.batch

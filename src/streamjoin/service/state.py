@@ -13,8 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+from streamjoin.queries.engine.engine import Engine
+from streamjoin.queries.engine.info import CatchingUp
+from streamjoin.service.clients import ApiClient, Clients
 from streamjoin.service.config import ServiceConfig
-from streamjoin.service.contract import ServedEngine
 from streamjoin.service.hub import Hub
 from streamjoin.service.metrics import Requests
 from streamjoin.service.web.cached import LastKnown, Together
@@ -27,8 +29,8 @@ from streamjoin.service.web.waiting import WaitingRequests
 if TYPE_CHECKING:
     from fastapi import Request
 
-    from streamjoin.adhoc.engine.info import Preview, QueryInfo, RunningBatch
-    from streamjoin.adhoc.sinks.base import Sink
+    from streamjoin.queries.engine.info import Preview, QueryInfo, RunningBatch
+    from streamjoin.queries.sinks.base import Sink
 
 Phase = Literal["starting", "running", "stuck", "failed", "stopping"]
 _LONGEST_CREATE: Final = 30.0
@@ -42,6 +44,7 @@ class Service:
 
     def __init__(self, config: ServiceConfig, clock: Callable[[], float] = time.time) -> None:
         self.config = config
+        self.clients = Clients(config)
         self.hub = Hub()
         self.together = Together(self.hub)
         self.requests = Requests()
@@ -54,12 +57,13 @@ class Service:
         self.started_at = clock()
         self.phase: Phase = "starting"
         self.reason: str | None = None
-        self._engine: ServedEngine | None = None
+        self._engine: Engine | None = None
         self._make_sink: SinkMaker | None = None
 
-    def attach(self, engine: ServedEngine, make_sink: SinkMaker | None = None) -> None:
+    def attach(self, engine: Engine, make_sink: SinkMaker | None = None) -> None:
         """Attach the running engine."""
         engine.on_batch(self.hub.publish)
+        engine.on_state(self.hub.stir)
         self._engine, self._make_sink = engine, make_sink
         self.phase = "running"
 
@@ -82,13 +86,19 @@ class Service:
         return (self.phase, self.reason) if batch is None else ("stuck", str(batch))
 
     @property
+    def catching_up(self) -> CatchingUp | None:
+        """The streams that catch up with their sources, and how far they are."""
+        running = self.phase == "running" and self._engine is not None
+        return CatchingUp.of(self._engine.streams()) if running and self._engine is not None else None
+
+    @property
     def stuck_batch(self) -> RunningBatch | None:
         """The batch that runs, if it has been running for too long."""
         batch = self._engine.activity() if self.phase == "running" and self._engine is not None else None
         return batch if batch is not None and batch.seconds > self.config.limits.batch_seconds else None
 
     @property
-    def engine(self) -> ServedEngine:
+    def engine(self) -> Engine:
         """The engine.
 
         Raises:
@@ -124,8 +134,10 @@ class Service:
             except StateError as error:
                 raise Problem(503, "engine-busy", str(error), headers={"Retry-After": "2"}) from error
 
-    def create(self, sql: str, name: str | None, sink: str | None, allow_scan: bool = False) -> QueryInfo:
-        """Create a query and return its record once it is in force."""
+    def create(
+        self, sql: str, name: str | None, sink: str | None, allow_scan: bool = False, client: ApiClient | None = None
+    ) -> QueryInfo:
+        """Create a query for a client and return its record once it is in force."""
         engine = self.engine
         if sink is not None and sink not in self.config.sinks:
             sinks = ", ".join(self.config.sinks) or "none"
@@ -134,29 +146,39 @@ class Service:
         to_sink = None if sink is None or make_sink is None else partial(make_sink, sink)
         with _as_problem(sql):
             check_limits(sql, self.config.limits)
-            self._refuse(engine, name)
+            self._refuse(engine, name, client)
+            owner, quota = (None, None) if client is None else (client.name, client.queries)
             try:
-                created = engine.create(sql, name=name, sink=to_sink, wait=False, allow_scan=allow_scan)
+                created = engine.create(
+                    sql, name=name, sink=to_sink, wait=False, allow_scan=allow_scan, owner=owner, quota=quota
+                )
+                with _pending_is_fine(engine, created.name):
+                    created.wait(_LONGEST_CREATE)
             except SpecError:
                 # Another one may have come first.
-                self._refuse(engine, name)
+                self._refuse(engine, name, client)
                 raise
-            with _pending_is_fine(engine, created.name):
-                created.wait(_LONGEST_CREATE)
-        self.hub.poke()
-        return find_query(engine, created.name)
+            self.hub.poke()
+            # It was created, also if somebody has dropped it meanwhile.
+            return created.info()
 
-    def _refuse(self, engine: ServedEngine, name: str | None) -> None:
+    def _refuse(self, engine: Engine, name: str | None, client: ApiClient | None) -> None:
         """Refuse a create for which there is no room; the engine itself decides where several come at once."""
-        names = {query.name for query in engine.queries()}
+        queries = engine.queries()
+        names = {query.name for query in queries}
         if name is not None and name in names:
             raise Problem(409, "name-taken", f"there is a query {name!r} already; drop it, or take another name")
         if len(names) >= self.config.limits.queries:
             raise Problem(
                 409, "too-many-queries", f"there are {len(names)} queries, which is the limit; drop one first"
             )
+        if client is not None and client.queries is not None:
+            owned = sum(query.owner == client.name for query in queries)
+            if owned >= client.queries:
+                message = f"{client.name} has {owned} queries, which is its quota; drop one first"
+                raise Problem(409, "quota-exceeded", message)
 
-    def change(self, name: str, change: Callable[[ServedEngine, str], None]) -> QueryInfo | None:
+    def change(self, name: str, change: Callable[[Engine, str], None]) -> QueryInfo | None:
         """Drop, pause or resume a query; returns its new record, or None if it was dropped."""
         engine = self.engine
         find_query(engine, name)
@@ -172,7 +194,7 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def find_query(engine: ServedEngine, name: str) -> QueryInfo:
+def find_query(engine: Engine, name: str) -> QueryInfo:
     """One query's record.
 
     Raises:
@@ -185,7 +207,7 @@ def find_query(engine: ServedEngine, name: str) -> QueryInfo:
 
 
 @contextlib.contextmanager
-def _pending_is_fine(engine: ServedEngine, name: str) -> Iterator[None]:
+def _pending_is_fine(engine: Engine, name: str) -> Iterator[None]:
     """Ignore the timeout of a create: the query stays, and its record says that it is pending."""
     try:
         yield

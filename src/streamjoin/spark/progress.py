@@ -118,8 +118,10 @@ class Progress:
             return [figures for progress in query.recentProgress for figures in observed_figures(progress)][
                 -self._keep :
             ]
+        # A run over a backlog may be two of Spark's queries.
+        runs = getattr(query, "runs", [str(query.runId)])
         with self._lock:
-            return list(self._seen.get(str(query.runId), ()))
+            return [figures for run in runs for figures in self._seen.get(run, ())]
 
     def settle(self) -> None:
         """Wait until Spark, which reports on a thread of its own, has reported all finished batches."""

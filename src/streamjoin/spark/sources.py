@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Source:
     """A streaming DataFrame as one or several physical sources of a side.
 
-    The gate waits for every source it knows and orders equal times by the sources' names.
+    The gate waits for every source it knows and orders equal times by the sources' names, and where the sources are the
+    values of a column, by these values: partition 2 of a Kafka topic comes before partition 10.
 
     Args:
         frame: the streaming DataFrame.
@@ -66,12 +67,25 @@ def source_plans(side: str, sources: Sequence[Source], schema: pa.Schema) -> tup
                 f"position={source.position!r} is {schema.field(source.position).type}; a position is a whole number"
             )
         name = source.name if source.name is not None else f"{i:04}"
-        plans.append(SourcePlan(name, source.by, source.position, tuple(str(value) for value in source.values)))
+        values = tuple(str(value) for value in source.values)
+        if source.by is not None:
+            _check_values(values, source.by, schema.field(source.by).type)
+        plans.append(SourcePlan(name, source.by, source.position, values))
     names = [plan.name for plan in plans]
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"the {side} side has two sources called {name!r}; give each its own name")
     return tuple(plans)
+
+
+def _check_values(values: tuple[str, ...], by: str, type_: pa.DataType) -> None:
+    """Reject values that the column can't have, which the gate would await for ever, and types without an order."""
+    try:
+        pa.array(values, pa.string()).cast(type_)
+    except pa.ArrowInvalid as error:
+        raise SpecError(f"values={list(values)}: {by!r} is {type_} and can't have them: {error}") from error
+    except pa.ArrowNotImplementedError as error:
+        raise SchemaError(f"by={by!r} is {type_}; sources are numbers, texts, booleans or times") from error
 
 
 def needs_gate(sources: Sequence[Source]) -> bool:

@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from streamjoin.model import durations
-from streamjoin.model.binding import bind, matched_columns, narrowed
+from streamjoin.model.binding import BoundSpec, bind, matched_columns, narrowed
 from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
 from streamjoin.model.output import check_wanted
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow
+from streamjoin.spark.batch_lines import show_batches
+from streamjoin.spark.columns import by_place, check_collations
 from streamjoin.spark.result_frame import result_frame
-from streamjoin.spark.runtime.checkpoints import expect, joins_in, refused
+from streamjoin.spark.runtime.checkpoints import expect, joins_in
 from streamjoin.spark.runtime.internals import is_connect, map_in_arrow, plan_of, session_id
 from streamjoin.spark.sources import Source, needs_gate, source_plans, sources_of
-from streamjoin.spark.stages.figures import OBSERVED_DDL, observed
+from streamjoin.spark.stages.figures import OBSERVED_DDL, observed, rows_metric
 from streamjoin.spark.stages.gate import Collect, Gate
 from streamjoin.spark.stages.output import PARTNER, POSITION, PUNCTUATION, OrderTask, result_schema
 from streamjoin.spark.stages.parts import DDL
@@ -68,6 +70,7 @@ def join(
     late: str | Path | None = None,
     name: str | None = None,
     checkpoint: str | Path | None = None,
+    end_of_input: bool = False,
 ) -> DataFrame:
     """Join two sides of streaming DataFrames; any sink can write the result.
 
@@ -77,7 +80,8 @@ def join(
     Count windows, `ordered=True`, several sources per side, and every kind of join but inner add a gate before the
     join: one task that brings all tuples into one order. It releases a tuple once every source has passed its time.
     Tuples that are not released when a query ends, also with the trigger `availableNow`, stay in the checkpoint for the
-    next start, and so do tuples of an outer, anti or as-of join that are not decided.
+    next start, and so do tuples of an outer, anti or as-of join that are not decided. The end of such a run says how
+    many these are; `end_of_input=True` decides them.
 
     The join has its own clocks (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: a watermark
     on a side does not carry over to the result. To aggregate results by time, set a watermark on the result's time, for
@@ -108,6 +112,9 @@ def join(
             Spark rejects metrics with equal names. It must stay the same across restarts.
         checkpoint: the checkpoint of the query that will run the join. It is needed only over Spark Connect, if the
             result goes through a view or SQL before `writeStream`; otherwise the join finds it.
+        end_of_input: whether the input ends with what is there: a run with the trigger `availableNow` then decides all
+            tuples that wait, in one more batch, as `close()` does in `sj.open`. What later runs read is joined as a
+            stream of its own. If a query has several joins, it ends the input of all.
 
     Raises:
         SpecError: the spec is invalid, does not match the columns, or is not supported on Spark.
@@ -119,7 +126,7 @@ def join(
     """
     options = Options(
         partitions, most_partitions, ordered, positions, idle, columns, _everywhere(late), name, punctuate,
-        None if checkpoint is None else str(checkpoint),
+        None if checkpoint is None else str(checkpoint), end_of_input=end_of_input,
     )  # fmt: skip
     return build(left, right, spec, options, MergePolicy())
 
@@ -139,6 +146,7 @@ class Options:
     punctuate: bool = False
     checkpoint: str | None = None
     spool: int | None = None
+    end_of_input: bool = False
 
 
 def _everywhere(late: str | Path | None) -> str | None:
@@ -155,13 +163,23 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
     sides = _sides(left, right, spec)
     spark = _check_sides(sides)
     _warn_of_watermarks(sides, spec.result_time_name)
-    frames = [[_aligned(side, source.frame, sources[0].frame) for source in sources] for side, sources in sides.items()]
+    for side, sources in sides.items():
+        _check_alike(side, [source.frame for source in sources])
     schemas = [_arrow_schema(side, sources[0].frame) for side, sources in sides.items()]
     plans = [source_plans(side, sides[side], schema) for side, schema in zip(sides, schemas, strict=True)]
     needed = tuple({c for plan in side for c in (plan.by, plan.position) if c is not None} for side in plans)
     bound = narrowed(bind(spec, schemas[0], schemas[-1]), check_wanted(options.columns), (needed[0], needed[-1]))
-    if options.columns is not None:
-        frames = [_only(side, bound.right_schema if i else bound.left_schema) for i, side in enumerate(frames)]
+    if bound.time is not None and pa.types.is_duration(bound.time.type):
+        raise NotSupportedError(
+            f"time column {bound.time.left!r} is an interval: Spark's watermarks count timestamps; cast it to a "
+            "timestamp or to an integer"
+        )
+    for i, (side, sources) in enumerate(sides.items()):
+        check_collations(f"the {side} side of the join", sources[0].frame, _compared(bound, i, plans[i]))
+    frames = [
+        [by_place(source.frame, (bound.right_schema if i else bound.left_schema).names) for source in sources]
+        for i, sources in enumerate(sides.values())
+    ]
     most, first, auto = _partitions(options, spark)
     blueprint = Blueprint(
         bound,
@@ -175,19 +193,33 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
         unattended=is_connect(spark),
         checkpoint=options.checkpoint,
         spool=_spool(options, spark),
+        end_of_input=options.end_of_input,
     )
+    if blueprint.end_of_input and blueprint.unattended:
+        raise NotSupportedError(
+            "end_of_input=True is not there over Spark Connect, where the client may not reach the checkpoint: use a "
+            "classic session"
+        )
     _check_columns(blueprint)
     expect(spark, blueprint)
+    shown = show_batches(spark)
     parts = _gated(blueprint, frames) if blueprint.gate else _routed(blueprint, frames)
     ranged = parts.repartitionById(blueprint.partitions, parts["partition"])
-    schema = _output_schema(blueprint, [side[0] for side in frames])
+    schema = _output_schema(blueprint, [sources[0].frame for sources in sides.values()])
     if blueprint.gate is None or not blueprint.gate.ordered:
         rows = _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
-        return result_frame(rows, refused)
+        return result_frame(_counted(rows, blueprint) if shown else rows)
     parts_of_results = _stage(ranged, JoinTask(blueprint), DDL, f"{TASK}_{blueprint.token}")
     partitioned = parts_of_results.repartitionById(blueprint.partitions, parts_of_results["partition"])
     in_order = _stage(partitioned, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
-    return result_frame(in_order, refused)
+    return result_frame(_counted(in_order, blueprint) if shown else in_order)
+
+
+def _counted(rows: DataFrame, blueprint: Blueprint) -> DataFrame:
+    """`rows`, whose number is observed."""
+    from pyspark.sql import functions as f
+
+    return rows.observe(rows_metric(blueprint.name), f.count(f.lit(1)).alias("rows"))
 
 
 def _routed(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
@@ -268,7 +300,7 @@ def _idle_ms(idle: str | timedelta | None) -> int | None:
 
 
 def _checked(spec: JoinSpec) -> JoinSpec:
-    """The spec with event-time order, which is the default on Spark."""
+    """The spec in event-time order, the only one on Spark."""
     if not isinstance(spec, JoinSpec):
         raise SpecError(f"spec is a streamjoin.JoinSpec, not {spec!r}")
     if spec.time is None:
@@ -278,7 +310,7 @@ def _checked(spec: JoinSpec) -> JoinSpec:
             "order='arrival' has no meaning on Spark: partitions have no common order of arrival: leave order= out "
             "of the spec, or write order='event_time'"
         )
-    return spec.in_order("event_time")
+    return spec.in_order()
 
 
 def _sides(left: object, right: object, spec: JoinSpec) -> dict[str, list[Source]]:
@@ -327,23 +359,27 @@ def _warn_of_watermarks(sides: Mapping[str, Sequence[Source]], result_time: str 
                 )
 
 
-def _aligned(side: str, frame: DataFrame, first: DataFrame) -> DataFrame:
-    """A source's DataFrame with the columns of the side's first one, in their order."""
-    if frame is first:
-        return frame
-    first_types = {field.name: field.dataType for field in first.schema}
-    types = {field.name: field.dataType for field in frame.schema}
-    if first_types != types:
-        names = sorted(n for n in {*first_types, *types} if first_types.get(n) != types.get(n))
-        raise InputError(
-            f"the sources of the {side} side differ in {', '.join(map(repr, names))}: all need the same columns "
-            "of the same types"
-        )
-    return frame.select(*(frame[name] for name in first_types)) if list(types) != list(first_types) else frame
+def _check_alike(side: str, frames: Sequence[DataFrame]) -> None:
+    """Reject sources of a side that differ in their columns; they may have them in another order."""
+    first, *others = ({field.name: field.dataType for field in frame.schema} for frame in frames)
+    for types in others:
+        names = sorted(n for n in {*first, *types} if first.get(n) != types.get(n))
+        if names:
+            raise InputError(
+                f"the sources of the {side} side differ in {', '.join(map(repr, names))}: all need the same columns "
+                "of the same types"
+            )
 
 
-def _only(frames: Sequence[DataFrame], schema: pa.Schema) -> list[DataFrame]:
-    return [frame.select(*(frame[name] for name in schema.names)) for frame in frames]
+def _compared(bound: BoundSpec, side: int, plans: Sequence[SourcePlan]) -> set[str]:
+    """The columns of a side whose values the join compares."""
+    names = {(term.right if side else term.left).name for term in bound.keys}
+    if bound.residual is not None:
+        both = ("l", "r") if bound.spec.self_join else ("r" if side else "l",)
+        names |= {column.name for column in bound.residual.columns if column.qualifier in both}
+    if bound.spec.self_join:
+        names |= {term.right.name for term in bound.keys}
+    return names | {plan.by for plan in plans if plan.by is not None}
 
 
 def _check_columns(blueprint: Blueprint) -> None:
@@ -417,10 +453,14 @@ def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructT
     non_null = {(side, c) for i, side in enumerate(("left", "right")) for c in matched_columns(bound, i)}
     sure = bound.spec.how in ("inner", "semi") and not (blueprint.gate is not None and blueprint.gate.punctuated)
     non_null = non_null if sure else set()
-    fields = [
-        StructField(c.name, sources[c.side][c.source].dataType, (c.side, c.source) not in non_null)
-        for c in bound.columns
-    ]
+    schemas = {"left": bound.left_schema, "right": bound.right_schema}
+    fields = []
+    for c, field in zip(bound.columns, bound.schema, strict=False):
+        type_ = sources[c.side][c.source].dataType
+        if not field.type.equals(schemas[c.side].field(c.source).type):
+            # A key that appears once, in the common type of both sides.
+            type_ = from_arrow_type(field.type)
+        fields.append(StructField(c.name, type_, (c.side, c.source) not in non_null))
     own = list(result_schema(blueprint))[len(fields) :]
     return StructType([*fields, *(StructField(field.name, from_arrow_type(field.type), False) for field in own)])
 

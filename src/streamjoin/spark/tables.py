@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from streamjoin.formats.delta import DeltaSink
 from streamjoin.formats.iceberg import IcebergSink
-from streamjoin.formats.table_files import DataFile, FileLayout, RowsInFiles
-from streamjoin.formats.tables import LakeWriter
+from streamjoin.formats.tables import DataFile, FileLayout, LakeWriter, RowsInFiles
 from streamjoin.model.errors import InputError, SpecError
+from streamjoin.spark.columns import by_place
 from streamjoin.storage.places import place, read_if_there
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class TableBatches:
         schema = _schema(frame)
         writer = self._opened(frame, schema)
         layout = None if writer.has(batch) else writer.layout
-        written = frame.mapInArrow(partial(_write_rows, layout, batch), "file STRING").collect()
+        rows = partial(_write_rows, layout, batch, schema.names)
+        written = by_place(frame).mapInArrow(rows, "file STRING").collect()
         files = tuple(DataFile(**json.loads(row.file)) for row in written)
         if files:
             writer.write(batch, RowsInFiles(schema, files))
@@ -85,13 +86,15 @@ def table_writer(sink: DeltaSink | IcebergSink, checkpoint: str | None = None) -
     return TableBatches(sink, checkpoint)
 
 
-def _write_rows(layout: FileLayout | None, batch: int, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write_rows(
+    layout: FileLayout | None, batch: int, names: list[str], parts: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Write the rows of a task; without a layout only compute them."""
     if layout is None:
         for _ in parts:
             pass
         return
-    file = layout.write(batch, parts)
+    file = layout.write(batch, (part.rename_columns(names) for part in parts))
     if file is not None:
         yield pa.RecordBatch.from_pydict({"file": [json.dumps(file.packed())]})
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.storage.blueprint import Blueprint
-from streamjoin.storage.log import WindowLog
+from streamjoin.storage.log import WindowLog, has_log
 from streamjoin.storage.manifest import Manifest, StoredRun
 from streamjoin.storage.merging import RunStatistics, due
 from streamjoin.storage.ranges import LEAST, WordRange, sample
@@ -95,7 +95,7 @@ def _write(
         "sample": [entry for run in segments if run is not None for entry in sample(run.words, _SAMPLE)],
     }
     left, right = ([] if run is None else block_rows(run, layout(blueprint, side)) for side, run in enumerate(segments))
-    if (log.root / "join.json").exists():
+    if has_log(log.root):
         log.publish_merge(manifest.batch, (left, right), facts)
 
 

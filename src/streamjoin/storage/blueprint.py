@@ -24,6 +24,9 @@ FORMAT = 2
 
 SIDES = ("left", "right")
 
+ANY_ORDER = "in any order"
+"""In a description, the sources of a join without a gate."""
+
 TASK = "streamjoin_task"
 """The prefix of the name of the join's stage in Spark's plans; the token follows it."""
 
@@ -36,13 +39,6 @@ class SourcePlan:
     by: str | None = None
     position: str | None = None
     values: tuple[str, ...] = ()
-
-    @property
-    def declared(self) -> tuple[str, ...]:
-        """The sources that the gate waits for from the start."""
-        if self.by is None:
-            return (self.name,)
-        return tuple(f"{self.name}/{value}" for value in self.values)
 
     def __str__(self) -> str:
         return self.name + (f" by {self.by}" if self.by else "") + (f" at {self.position}" if self.position else "")
@@ -67,7 +63,8 @@ class Blueprint:
     `auto` it follows the load. `late` is where late rows are also written, in addition to the log. `unattended` joins
     run over Spark Connect: no code of the driver knows them, so tasks register starts, merge runs and complete the late
     output. `checkpoint` is the location of the query's checkpoint if the user gave it to the join as well. `spool` is
-    from how many bytes on a part of a batch goes from task to task in a file; None for never.
+    from how many bytes on a part of a batch goes from task to task in a file; None for never. `end_of_input` says that
+    its input ends with the backlog of a run.
     """
 
     bound: BoundSpec
@@ -82,6 +79,7 @@ class Blueprint:
     unattended: bool = False
     checkpoint: str | None = None
     spool: int | None = None
+    end_of_input: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", with_interval_index(self.bound))
@@ -177,8 +175,8 @@ class Blueprint:
             "self_join": str(spec.self_join),
             "left columns": _columns(self.bound.left_schema),
             "right columns": _columns(self.bound.right_schema),
-            "left sources": ", ".join(map(str, gate.sources[0])) if gate else "in any order",
-            "right sources": ", ".join(map(str, gate.sources[1])) if gate else "in any order",
+            "left sources": ", ".join(map(str, gate.sources[0])) if gate else ANY_ORDER,
+            "right sources": ", ".join(map(str, gate.sources[1])) if gate else ANY_ORDER,
             **({} if spec.how == "inner" else {"how": spec.how}),
             **({} if spec.match is None else {"match": str(spec.match)}),
         }

@@ -32,7 +32,7 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin._version import __version__
 from streamjoin.model.errors import CheckpointError
-from streamjoin.storage.blueprint import FORMAT, Blueprint
+from streamjoin.storage.blueprint import ANY_ORDER, FORMAT, Blueprint
 from streamjoin.storage.cache import has_copy, is_fixed, keep_note, kept_note, mapped_fixed
 from streamjoin.storage.claims import claim, claim_for_run, claims, refuse_superseded
 from streamjoin.storage.manifest import EMPTY, Manifest, assemble
@@ -45,6 +45,7 @@ LATE_BYTES = 4 << 30
 _logger = logging.getLogger(__name__)
 _PIECE = re.compile(r"(\d+)\.(\d+)-of-(\d+)\.piece")
 _MERGED = "merged"
+_DESCRIPTION = "join.json"
 _LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
 
 # Mapped pieces by log, shared by the tasks that one worker process runs after each other.
@@ -56,9 +57,11 @@ class WindowLog:
 
     SPOOLED = ".rows"
 
-    def __init__(self, root: Place, epoch: int, blueprint: Blueprint) -> None:
+    def __init__(self, root: Place, epoch: int, blueprint: Blueprint, end: int | None = None) -> None:
         self.root = root
         self.epoch = epoch
+        self.end = end
+        """The batch of this start that is the end of input, if one is planned."""
         self._blueprint = blueprint
         self._listing: dict[str, list[Place]] | None = None
 
@@ -291,16 +294,23 @@ class WindowLog:
         try:
             yield
         except CheckpointError as error:
-            whole = max((v for v in self._versions() if v < batch and self._is_whole(v)), default=None)
-            if whole is None:
-                advice = (
-                    "no version of the log is complete: restore a copy, or start with a new checkpoint from batch 0"
+            whole = max((v for v in self._versions() if v < batch and self.is_whole(v)), default=-1)
+            again = ""
+            if whole == batch - 2 and not self.holds(batch - 1):
+                again = (
+                    f"if a function for foreachBatch writes the result, restart the query: batch {batch - 1} runs "
+                    "again, and the function gets it once more. With another sink, "
                 )
-            elif whole == batch - 1:
+            if whole == batch - 1:
                 advice = f"the log of batch {whole} is complete: restart the query, it continues with batch {batch}"
+            elif whole < 0:
+                advice = (
+                    f"no version of the log is complete: {again}restore a copy, or start with a new checkpoint from "
+                    "batch 0"
+                )
             else:
                 advice = (
-                    f"the newest complete version is that of batch {whole}: to restart from batch {whole + 1}, "
+                    f"the newest complete version is that of batch {whole}: {again}to restart from batch {whole + 1}, "
                     f"remove the entries after {whole} from the checkpoint's offsets and commits, and what the sink "
                     "has of those batches"
                 )
@@ -309,7 +319,7 @@ class WindowLog:
     def _versions(self) -> list[int]:
         return [int(d.name) for d in entries(self.root / "versions") if d.name.isdigit()]
 
-    def _is_whole(self, batch: int) -> bool:
+    def is_whole(self, batch: int) -> bool:
         """Whether everything that version `batch` needs can be read."""
         try:
             manifest = self.version(batch)
@@ -354,19 +364,27 @@ class WindowLog:
     def _manifest(self, batch: int, epoch: int) -> Place:
         return self._directory(batch) / f"{epoch:08}.manifest"
 
-    def _complete(self, batch: int) -> tuple[int, list[str]]:
-        """The newest epoch that finished `batch`, and the names of its pieces and of its manifest, if there is one."""
+    def holds(self, batch: int) -> bool:
+        """Whether all tasks of `batch` have stored their pieces, in this start or an earlier one."""
+        return bool(self._finished(batch)[0])
+
+    def _finished(self, batch: int) -> tuple[list[tuple[int, list[str]]], list[str]]:
+        """The epochs that finished `batch`, with the names of their pieces, and the names of all files."""
         pieces: dict[tuple[int, int], list[str]] = {}
-        directory = self._directory(batch)
-        listed = [path.name for path in entries(directory)]
+        listed = [path.name for path in entries(self._directory(batch))]
         for name in listed:
             if match := _PIECE.fullmatch(name):
                 pieces.setdefault((int(match[1]), int(match[3])), []).append(name)
-        complete = [(epoch, names) for (epoch, of), names in pieces.items() if len(names) == of]
+        return [(epoch, names) for (epoch, of), names in pieces.items() if len(names) == of], listed
+
+    def _complete(self, batch: int) -> tuple[int, list[str]]:
+        """The newest epoch that finished `batch`, and the names of its pieces and of its manifest, if there is one."""
+        complete, listed = self._finished(batch)
         if not complete:
             raise CheckpointError(
-                f"the window log in {self.root} does not hold batch {batch}, from which the query continues: part of "
-                "the checkpoint was removed, or it belongs to a query that ran without this join"
+                f"the window log in {self.root} does not hold batch {batch}, from which the query continues: a "
+                "function for foreachBatch did not read all rows of that batch, so that not all of its tasks ran, or "
+                "part of the checkpoint was removed, or it belongs to a query that ran without this join"
             )
         epoch, names = max(complete)
         manifest = self._manifest(batch, epoch).name
@@ -413,19 +431,9 @@ def new_epoch(root: Place, description: dict[str, str], run: str | None = None) 
 
     With the id of a `run`, all tasks of the start may register it and get the same number.
     """
-    path = root / "join.json"
-    saved_description = description
-    # Checked first: libhdfs prints a stack trace for every missing file that is opened.
-    if path.exists():
-        try:
-            saved_description = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise damaged(path, error) from error
-    else:
-        with atomic(path) as file:
+    if not check_description(root, description):
+        with atomic(root / _DESCRIPTION) as file:
             file.write(json.dumps(description, indent=2).encode())
-    if saved_description != description:
-        raise CheckpointError(_difference(root, saved_description, description))
     try:
         return claim(root) if run is None else claim_for_run(root, run)
     except OSError as error:
@@ -435,6 +443,30 @@ def new_epoch(root: Place, description: dict[str, str], run: str | None = None) 
         ) from error
 
 
+def has_log(root: Place) -> bool:
+    """Whether a join has a log in `root`."""
+    # libhdfs prints a stack trace for every missing file that is opened.
+    return (root / _DESCRIPTION).exists()
+
+
+def check_description(root: Place, description: dict[str, str]) -> bool:
+    """Reject the log of another join in `root`; returns whether there is a log.
+
+    Raises:
+        CheckpointError: it is the log of another join, or its description can't be read.
+    """
+    path = root / _DESCRIPTION
+    if not has_log(root):
+        return False
+    try:
+        saved_description = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
+    if saved_description != description:
+        raise CheckpointError(_difference(root, saved_description, description))
+    return True
+
+
 def first_epoch(root: Place) -> int:
     """The first start of a query on the log in `root`: it differs for every log that was ever there."""
     return min(claims(root), default=0)
@@ -442,14 +474,25 @@ def first_epoch(root: Place) -> int:
 
 def _difference(root: Place, known: Any, now: dict[str, str]) -> str:
     if not isinstance(known, dict):
-        return f"{root / 'join.json'} does not describe a join; start with a new checkpoint"
+        return f"{root / _DESCRIPTION} does not describe a join; start with a new checkpoint"
     if known.get("format") != now["format"]:
         return (
             f"the checkpoint has format {known.get('format', 'unknown')} of the window log ({root}), and streamjoin "
             f"{__version__} reads format {now['format']}. Nothing was changed: run the version that wrote it, or start "
             "with a new checkpoint"
         )
-    changed = [
+    sources = ("left sources", "right sources")
+    gates = [any(description.get(key, ANY_ORDER) != ANY_ORDER for key in sources) for description in (known, now)]
+    changed = []
+    if gates[0] != gates[1]:
+        options = "ordered=True, positions=True, idle=, several sources on a side, or by= or position= of a source"
+        changed = [
+            f"a gate came before the join and none does now: it had one of {options}"
+            if gates[0]
+            else f"no gate came before the join and one does now: leave out {options}"
+        ]
+        known, now = ({key: d[key] for key in d if key not in sources} for d in (known, now))
+    changed += [
         f"{key} was {known.get(key, 'not there')!r} and is now {now.get(key, 'not there')!r}"
         for key in sorted({*known, *now})
         if known.get(key) != now.get(key)

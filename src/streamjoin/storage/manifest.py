@@ -186,12 +186,15 @@ def assemble(
         if run.batch not in folded
         and any(e.rows and e.newest >= bound for e, bound in zip(run.statistics, horizon, strict=True))
     ]
+    if ended := bool(footers[0].get("ended")):
+        # What follows the end of input is joined with nothing from before it.
+        kept, clocks = [], (None, None)
     late = dict(base.late)
     for footer in footers:
         for reason, rows in footer["late"].items():
             late[reason] = late.get(reason, 0) + rows
     new = _made(batch, pieces)
-    runs = (*kept, new) if new.pieces else tuple(kept)
+    runs = (*kept, new) if new.pieces and not ended else tuple(kept)
     fresh = sum(f["fresh"] for f in footers)
     left, right = (0 if a is None or b is None else b - a for a, b in zip(base.clocks, clocks, strict=True))
     sample, wanted = _sample(footers, "fresh_sample"), footers[0].get("wanted")

@@ -14,6 +14,8 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamjoin.indexes.sorted_runs import first_merged
+
 NEVER = -(1 << 63)
 
 
@@ -104,20 +106,11 @@ def first_folded(
         fresh: the expected number of rows of the next batch.
         policy: how eagerly to fold.
     """
-    newer, total = max(fresh, policy.floor), fresh
-    first = len(runs)
     sizes = _sizes(runs, horizon)
     most = _most(sizes, fresh, policy)
     if len(runs) <= policy.crowd:
         most = min(most, max(policy.inline, policy.floor))
-    while first:
-        size = sizes[first - 1]
-        if size * 100 > newer * policy.slack or total + size > most:
-            break
-        newer += size
-        total += size
-        first -= 1
-    return first
+    return first_merged([*sizes, fresh], policy.slack, most, policy.floor)
 
 
 def spent(
@@ -146,15 +139,12 @@ def due(
 ) -> tuple[int, int] | None:
     """The begin and end of the neighbouring `runs` that should be merged; newer runs first.
 
-    If there are none, a single run with so many expired rows that rewriting it pays off.
+    If there are none, a single run with enough expired rows for a rewrite to pay off.
     """
     sizes = _sizes(runs, horizon)
     most = _most(sizes, 0, policy)
     for end in range(len(runs), 1, -1):
-        begin, newer = end - 1, sizes[end - 1]
-        while begin and sizes[begin - 1] * 100 <= newer * policy.slack and newer + sizes[begin - 1] <= most:
-            begin -= 1
-            newer += sizes[begin]
+        begin = first_merged(sizes[:end], policy.slack, most)
         if end - begin > 1:
             return begin, end
     for i, run in enumerate(runs):

@@ -27,10 +27,16 @@ from typing import Any, BinaryIO
 from pyarrow import fs
 
 from streamjoin.model.errors import SetupError, StreamJoinError
-from streamjoin.storage.azure_objects import azure_blobs, azure_file_system
-from streamjoin.storage.gcs_objects import gcs_file_system, gcs_objects
-from streamjoin.storage.object_clients import NoConditionalWritesError, ObjectClient
-from streamjoin.storage.s3_objects import s3_file_system, s3_objects
+from streamjoin.storage.object_clients import (
+    NoConditionalWritesError,
+    ObjectClient,
+    azure_blobs,
+    azure_file_system,
+    gcs_file_system,
+    gcs_objects,
+    s3_file_system,
+    s3_objects,
+)
 from streamjoin.storage.settings import StorageSettings, current
 
 _EXTRAS = {"s3": "s3", "gcs": "gcs", "abfs": "azure"}

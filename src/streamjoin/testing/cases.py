@@ -105,6 +105,14 @@ BANDS: tuple[KeyDomain, ...] = (
         st.sampled_from([0, 0.5, 1, 3]),
     ),
     KeyDomain(
+        "uint64/float64", pa.uint64(), pa.float64(), _integers(64, False),
+        st.sampled_from([2.0**63, 2.0**64, 2.0**64 - 2048]) | _FLOATS, _floating, st.sampled_from([0, 0.5, 1, 3000]),
+    ),
+    KeyDomain(
+        "float32/uint64", pa.float32(), pa.uint64(), _FLOATS.map(float32), _integers(64, False), _floating,
+        st.sampled_from([0, 0.5, 1, 3]),
+    ),
+    KeyDomain(
         "timestamp[us]", pa.timestamp("us"), pa.timestamp("us"), _TIMES, _TIMES, _micros,
         st.integers(0, 9).map(lambda q: dt.timedelta(milliseconds=250 * q)),
         lambda d: d // dt.timedelta(microseconds=1),
@@ -140,7 +148,11 @@ BANDS: tuple[KeyDomain, ...] = (
 )  # fmt: skip
 
 EQUIS: tuple[KeyDomain, ...] = (
-    *(k for k in BANDS if k.name in ("int64", "int64/uint64", "float64", "timestamp[us]", "decimal(38,10)")),
+    *(
+        k
+        for k in BANDS
+        if k.name in ("int64", "int64/uint64", "uint64/float64", "float64", "timestamp[us]", "decimal(38,10)")
+    ),
     _plain("bool", pa.bool_(), pa.bool_(), st.booleans()),
     _plain("string", pa.string(), pa.large_string(), st.sampled_from(["", "a", "b", "ab", "ä", "a\0", "x" * 20])),
     _plain("binary", pa.binary(), pa.binary(), st.sampled_from([b"", b"a", b"\0", b"\0\0", b"abcdefgh" * 2])),
@@ -321,6 +333,8 @@ def cases(
         events.append(oracle.Event(right, row, row["t"], draw(st.sampled_from(["a", "b"]))))
     if order == "event_time":
         events = oracle.event_time_order(events)
+    elif draw(st.booleans()):
+        events = each_side_ascending(events)
     cuts = tuple(sorted(draw(st.lists(st.integers(0, n), max_size=4))))
     schemas = tuple(
         pa.schema(
@@ -330,6 +344,16 @@ def cases(
         for side in ("left", "right")
     )
     return JoinCase(spec, match, (schemas[0], schemas[0] if self_join else schemas[1]), tuple(events), cuts)
+
+
+def each_side_ascending(events: list[oracle.Event]) -> list[oracle.Event]:
+    """The tuples in the same order of sides, with times that never fall on a side, while either may be ahead."""
+    in_turn = {right: iter(sorted(e.ts for e in events if e.right == right)) for right in (False, True)}
+    timed = []
+    for event in events:
+        ts = next(in_turn[event.right])
+        timed.append(replace(event, ts=ts, row={**event.row, "t": ts}))
+    return timed
 
 
 @st.composite
@@ -359,7 +383,7 @@ def real_cases(draw: st.DrawFn, most: int = 150, scales: tuple[Scale, ...] = SCA
         for type_ in (scale.left, scale.right)
     ]
     cuts = tuple(sorted(draw(st.lists(st.integers(0, n), max_size=2))))
-    spec = JoinSpec(on=Equi("k") & on, window=window, time="t", lateness=1_000)
+    spec = JoinSpec(on=Equi("k") & on, window=window, time="t", order="arrival", lateness=1_000)
     return JoinCase(
         spec, lambda a, b: oracle.equal(a["k"], b["k"]) and band(a, b), (schemas[0], schemas[1]), tuple(events), cuts
     )

@@ -80,9 +80,9 @@ def _positions(events: Sequence[Event]) -> list[int]:
 
 
 def alive(window: Window, own_side_after: int, later_ts: int, earlier_ts: int) -> bool:
-    """Whether a tuple is still in its window when a later one arrives."""
+    """Whether a tuple is in its window when a later one arrives; that one's time may be the smaller one."""
     kind, size = window
-    return own_side_after < size if kind == "count" else later_ts - earlier_ts <= size
+    return own_side_after < size if kind == "count" else abs(later_ts - earlier_ts) <= size
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.calls import Each, KernelCalls
+from streamjoin.jit.calls import Each, KernelCalls
 from streamjoin.kernels.rows import copy_values
 from streamjoin.windows.workers import Workers, cuts
 

@@ -1,7 +1,7 @@
 """Times as whole ticks of one clock, and which tuples come too late in arrival order.
 
-A time window contains every earlier tuple with later.ts - earlier.ts <= d, in any order of arrival. To drop tuples at
-all, the engine has to trust a side's clock: a tuple behind the horizon of its own side is late. The horizon depends
+A time window contains every earlier tuple with |later.ts - earlier.ts| <= d, in any order of arrival. To drop tuples
+at all, the engine has to trust a side's clock: a tuple behind the horizon of its own side is late. The horizon depends
 only on the preceding tuples, never on how they were cut into batches.
 """
 
@@ -16,14 +16,17 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.windows.encoding import flat, for_kernels, integer_values
 
-NEVER = -(1 << 63)
-_WORDS = frozenset(type_.id for type_ in (pa.int64(), pa.timestamp("us")))
+NEVER, FOREVER = -(1 << 63), (1 << 63) - 1
+_WORDS = frozenset(type_.id for type_ in (pa.int64(), pa.timestamp("us"), pa.duration("us")))
 # Without a lateness setting, the newest tuples of a side, this many, are never late, whatever their times are.
 GRACE = 4096
 
 
 def to_ticks(column: pa.ChunkedArray | pa.Array, multiplier: int) -> tuple[Array, Array | None]:
-    """The times in ticks, and a mask of those that have none: NULL, or beyond what ticks can count."""
+    """The times in ticks, and a mask of those that have none: NULL, or beyond what ticks can count.
+
+    The ticks of uint64 times have the top bit flipped: they keep order and distances, and fit an int64.
+    """
     array = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1 else column
     if (
         multiplier == 1
@@ -36,6 +39,8 @@ def to_ticks(column: pa.ChunkedArray | pa.Array, multiplier: int) -> tuple[Array
         return np.frombuffer(array.buffers()[1], np.int64, len(array), 8 * array.offset).copy(), None
     array = flat(column)
     values = for_kernels(integer_values(array))
+    if array.type == pa.uint64():
+        values = values ^ NEVER
     bad = None
     if array.null_count:
         bad = ~array.is_valid().to_numpy(zero_copy_only=False)
@@ -50,8 +55,29 @@ def to_ticks(column: pa.ChunkedArray | pa.Array, multiplier: int) -> tuple[Array
 
 
 def minus(ticks: Array, length: int) -> Array:
-    """`ticks` - `length`, saturated at the smallest int64."""
+    """`ticks` - `length`, saturated at the smallest int64; lengths are up to 2**64 - 1."""
+    if length > FOREVER:
+        # What does not fit an int64 goes in two steps: saturated ones add up.
+        return minus(minus(ticks, FOREVER), length - FOREVER)
     return np.where(ticks < NEVER + length, NEVER, ticks - length)
+
+
+def plus(ticks: Array, length: int) -> Array:
+    """`ticks` + `length`, saturated at the largest int64."""
+    # Turning all bits over reverses the order of int64.
+    return ~minus(~ticks, length)
+
+
+def less(tick: int, length: int) -> int:
+    """`minus` of one time."""
+    return max(NEVER, tick - length)
+
+
+def apart(one: Array, other: Array | np.int64) -> Array:
+    """How far times are from others, unsigned: two int64 may be further apart than an int64 can say."""
+    # Where the smaller one is taken from the larger one, what wraps around is right as an unsigned number.
+    distance: Array = np.maximum(one, other).view(np.uint64) - np.minimum(one, other).view(np.uint64)
+    return distance
 
 
 class Horizon:
@@ -81,7 +107,18 @@ class Horizon:
     def reaching(self, time: int) -> Horizon:
         """The horizon after its side, which has an explicit lateness, declares that nothing before `time` follows."""
         lateness = self._lateness or 0
-        return Horizon.resumed(lateness, max(self._clock, min(time + lateness, (1 << 63) - 1)))
+        return Horizon.resumed(lateness, max(self._clock, min(time + lateness, FOREVER)))
+
+    def with_lateness(self, lateness: int) -> Horizon:
+        """The horizon with another explicit lateness; its bound never falls, as what lies behind it may be gone."""
+        if self._clock == NEVER:
+            return Horizon(lateness, 0)
+        return Horizon.resumed(lateness, max(self._clock, self.bound + lateness))
+
+    @property
+    def lateness(self) -> int:
+        """The explicit lateness; 0 without one."""
+        return self._lateness or 0
 
     def saved(self) -> Callable[[], None]:
         """Return a function that restores the current state."""

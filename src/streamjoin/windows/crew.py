@@ -17,9 +17,10 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from streamjoin.kernels.crew import LINE, RUNNING, STANDS, STOP, WANTED
-from streamjoin.kernels.machine import I64
+from streamjoin.jit.crew import LINE, RUNNING, STANDS, STOP, WANTED
+from streamjoin.jit.machine import I64
 from streamjoin.model.errors import StateError
+from streamjoin.windows.interrupts import LOOK, Deferred
 
 Step = Callable[[int], object]
 """What thread k does. It returns LEFT when it was dismissed with work still to do, anything else when all is done."""
@@ -37,7 +38,7 @@ def live() -> list[Crew]:
 
 
 class Crew:
-    """Numbered threads; `words` are what their kernels share (see `kernels.crew`)."""
+    """Numbered threads; `words` are what their kernels share (see `jit.crew`)."""
 
     def __init__(self, n: int, places: Mapping[int, str] | None = None) -> None:
         self.words: I64 = np.zeros(STANDS + LINE * MOST, np.int64)
@@ -58,14 +59,15 @@ class Crew:
 
     def run(self, step: Step) -> None:
         """Run step(k) in thread k for each k < n, all at the same time, until the last has returned."""
-        with self._changed:
+        with Deferred() as signals, self._changed:
             if self._error is not None:
                 raise StateError(f"this join was stopped by {_named(self._error)}; open a new one") from self._error
             try:
                 self._step = step
                 self._send(range(self.n))
                 while self._at_work:
-                    self._changed.wait()
+                    signals.look()
+                    self._changed.wait(LOOK)
             except BaseException as error:  # Ctrl-C: stop all threads before returning
                 self._stop(error)
                 # Release the threads that are counted but have no order yet; the others ignore the extra one.

@@ -67,7 +67,7 @@ Take = Callable[[int], Array]
 
 
 def fresh(n: int) -> Array:
-    """Memory for `n` words that nobody had before."""
+    """Newly allocated memory for `n` words."""
     return np.empty(n, np.int64)
 
 
@@ -80,7 +80,10 @@ class SideEncoder:
         self._terms = list(bound.terms) + [term for term in bound.index if term not in bound.terms]
         self._n_exact = len(bound.terms)
         self._index = tuple(self._terms.index(term) for term in bound.index)
-        self._limits = [interval_limits(*own_and_other(term, side)) for term in self._terms]
+        # Floats and hashes have no limits of whole numbers, and those of a uint64 do not fit words of floats.
+        self._limits = [
+            interval_limits(*own_and_other(term, side)) if _is_whole(term) else None for term in self._terms
+        ]
 
     @property
     def columns(self) -> list[str]:
@@ -97,14 +100,14 @@ class SideEncoder:
         ]
         return Encoded(n, None if valid.all() else valid, tuple(words[: self._n_exact]), self._index_words(words))
 
-    def _encode_term(self, term: KeyTerm, limits: Array, table: pa.Table, valid: Array, take: Take) -> TermWords:
+    def _encode_term(self, term: KeyTerm, limits: Array | None, table: pa.Table, valid: Array, take: Take) -> TermWords:
         own, other, down, up = own_and_other(term, self._side)
         array = without_extension(flat(table.column(own.name)))
         if array.null_count:
             valid &= array.is_valid().to_numpy(zero_copy_only=False)
         if isinstance(term.term, Comparison):
             return _one_sided(_compared_words(array, term, own, valid), term.term.operator_of(self._side))
-        if term.kind is WordKind.INTEGER:
+        if limits is not None:
             return _integer_words(array, own, other, int(down), int(up), limits, take)
         if term.kind is WordKind.BYTES:
             word = _hashed(array)
@@ -116,6 +119,10 @@ class SideEncoder:
             return words[self._index[0]] if self._index else None
         key, band = self._index
         return _compose(self._terms[key], words[key], self._terms[band], words[band], self._side)
+
+
+def _is_whole(term: KeyTerm) -> bool:
+    return term.kind is WordKind.INTEGER and not isinstance(term.term, Comparison)
 
 
 def own_and_other(term: KeyTerm, side: SideName) -> tuple[KeyColumn, KeyColumn, int | float, int | float]:

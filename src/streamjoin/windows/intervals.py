@@ -8,6 +8,7 @@ where they begin, are looked up as a band, and on average at least half of the c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,6 +47,30 @@ def low_ends(begin: Array, length_class: int) -> Array:
     reach = np.uint64((1 << length_class) - 1)
     before = (begin.view(np.uint64) ^ np.uint64(1 << 63)) < reach
     return np.where(before, _MIN, (begin.view(np.uint64) - reach).view(np.int64))
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """What an index by classes costs: the classes of both sides, and the share of the other side that a tuple meets."""
+
+    classes: int
+    share: float
+
+    @staticmethod
+    def of(samples: Sequence[tuple[Array, Array]]) -> Lookups | None:
+        """Estimate from some intervals of each side, as begins and ends; None if a side has none."""
+        if not all(begin.size for begin, _ in samples):
+            return None
+        number, candidates = 0, 0
+        for (begin, end), (other, other_end) in (samples, samples[::-1]):
+            classes = length_classes(other, other_end)
+            for kind in np.unique(classes).tolist():
+                others = other[classes == kind]
+                # As `IntervalSweep` looks them up: those that begin between the earliest begin and the end of a probe.
+                low = low_ends(begin, kind)
+                candidates += int(np.count_nonzero((low[:, None] <= others) & (others <= end[:, None])))
+                number += 1
+        return Lookups(number, candidates / (2 * samples[0][0].size * samples[1][0].size))
 
 
 def by_class(classes: Array) -> Iterator[tuple[int, Array | slice]]:

@@ -1,4 +1,4 @@
-"""Arrays whose memory is used again once nobody refers to it.
+"""Arrays whose memory is used again once nothing refers to it.
 
 Fresh memory is expensive: the system clears every page on its first use, and threads that do so at the same time wait
 for each other. A join needs arrays of about the same sizes for every push: stored columns, sorted runs, pairs, result
@@ -22,7 +22,7 @@ _LEAST = 1 << 15
 _LARGEST = 1 << 26
 _SPARE = 8
 _LINE = 8
-# An array that was free for so many requests is given back to the system.
+# An array that was free for more requests than this is given back to the system.
 _PATIENCE = 256
 
 

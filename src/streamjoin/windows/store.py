@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.calls import Each, KernelCalls
+from streamjoin.jit.calls import Each, KernelCalls
 from streamjoin.kernels.gather import gather, gather_rows
 from streamjoin.model import large_columns
 from streamjoin.model.plain_types import plain_array

@@ -18,7 +18,7 @@ from math import inf
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from streamjoin.kernels.calls import KernelCalls, are_possible, close, new_board, run_calls, serve
+from streamjoin.jit.calls import KernelCalls, are_possible, close, new_board, run_calls, serve
 from streamjoin.windows.memory import Memory
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Workers:
     """Runs independent parts of a step in parallel. The first error stops the step and reaches the caller."""
 
     def __init__(self, n: int, *, reuses: bool = False) -> None:
-        """With `reuses`, arrays and results that nobody refers to any more are used again."""
+        """With `reuses`, arrays and results without references are used again."""
         self.n = n
         self.memory = Memory(reuses)
         self._alone = n == 1
@@ -82,7 +82,7 @@ class Workers:
             self._helpers.append(helper)
 
     def map(self, step: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-        """`step` of every part, in order. With more than one worker, each takes the next part that nobody has taken."""
+        """`step` of every part, in order. With more than one worker, each takes the next part that is not taken yet."""
         helpers = min(self.n, len(parts)) - 1
         if helpers < 1 or self._alone:
             return [step(part) for part in parts]

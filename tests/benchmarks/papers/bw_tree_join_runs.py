@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from streamjoin.indexes.bw_side import SharedBwTree
-from streamjoin.joins.baselines.bw_tree_join import BwTreeJoin
-from streamjoin.joins.parallel.pim_parallel_crew import Tuples
+from benchmarks.papers.bw_tree.crew import BwTreeJoin
+from benchmarks.papers.bw_tree.side import SharedBwTree
+from streamjoin.pim_tree.crew import Tuples
 from tests.deadlock import no_deadlock
 from tests.joins.pim_parallel_runs import I64, Pair, Stream, expected, piece
 

@@ -8,13 +8,13 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from streamjoin.indexes.bw_shared import BwTreeSizes, check_bw_tree, empty_tree, lay_tree, settle_pages
-from streamjoin.kernels.bwtree import memory
-from streamjoin.kernels.bwtree.nodes import LEVEL_MASK
-from streamjoin.kernels.bwtree.pages import scan
-from streamjoin.kernels.bwtree.updates import leaf_for, leaf_to_change, update
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
+from benchmarks.papers.bw_tree import memory
+from benchmarks.papers.bw_tree.layout import BwTreeSizes, check_bw_tree, empty_tree, lay_tree, settle_pages
+from benchmarks.papers.bw_tree.nodes import LEVEL_MASK
+from benchmarks.papers.bw_tree.pages import scan
+from benchmarks.papers.bw_tree.updates import leaf_for, leaf_to_change, update
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 from streamjoin.kernels.trees.entries import LARGEST
 from tests.deadlock import no_deadlock
 

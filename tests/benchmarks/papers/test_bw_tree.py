@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.indexes.bw_shared import BwTreeSizes, check_bw_tree, settle_pages
-from streamjoin.kernels.bwtree import memory
+from benchmarks.papers.bw_tree import memory
+from benchmarks.papers.bw_tree.layout import BwTreeSizes, check_bw_tree, settle_pages
 from streamjoin.kernels.trees.entries import LARGEST
+from tests.benchmarks.papers.bw_tree_runs import Tree, churn, drift
 from tests.deadlock import no_deadlock
-from tests.kernels.bw_tree_runs import Tree, churn, drift
 from tests.seeds import examples
 
 SMALLEST = -LARGEST - 1
@@ -134,9 +134,10 @@ def test_threads_lose_no_entry_and_leave_none_behind(keys: str) -> None:
     [({"STREAMJOIN_FORCED_YIELDS": "3"}, "60"), ({"NUMBA_DISABLE_JIT": "1"}, "3")],
     ids=["yields forced at every shared access", "without the JIT"],
 )
+@pytest.mark.thorough
 def test_it_holds_in_a_test_build_and_as_plain_python(environment: dict[str, str], runs: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.bw_tree_runs", runs],
-        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env={**os.environ, **environment},
+        [sys.executable, "-m", "tests.benchmarks.papers.bw_tree_runs", runs],
+        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[3], env={**os.environ, **environment},
     )  # fmt: skip
     assert done.stdout == "held\n", done.stderr

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamjoin.indexes.bw_side import SharedBwTree
-from streamjoin.joins.baselines.bw_tree_join import BwTreeJoin
-from streamjoin.joins.parallel.pim_parallel_crew import Tuples
-from streamjoin.kernels.bwtree.memory import MOST_PAGES
+from benchmarks.papers.bw_tree.crew import BwTreeJoin
+from benchmarks.papers.bw_tree.memory import MOST_PAGES
+from benchmarks.papers.bw_tree.side import SharedBwTree
 from streamjoin.model.errors import SpecError, StateError
+from streamjoin.pim_tree.crew import Tuples
+from tests.benchmarks.papers.bw_tree_join_runs import check, count_stream, joined
 from tests.deadlock import no_deadlock
-from tests.joins.bw_tree_runs import check, count_stream, joined
 from tests.joins.pim_parallel_runs import I64, expected, piece
 
 
@@ -49,10 +49,11 @@ def test_the_order_of_results_does_not_depend_on_threads() -> None:
     [({"STREAMJOIN_FORCED_YIELDS": "3"}, "60"), ({"NUMBA_DISABLE_JIT": "1"}, "8")],
     ids=["yields forced at every shared access", "without the JIT"],
 )
+@pytest.mark.thorough
 def test_it_holds_in_a_test_build_and_as_plain_python(environment: dict[str, str], runs: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.joins.bw_tree_runs", runs],
-        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env={**os.environ, **environment},
+        [sys.executable, "-m", "tests.benchmarks.papers.bw_tree_join_runs", runs],
+        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[3], env={**os.environ, **environment},
     )  # fmt: skip
     assert done.stdout == "held\n", done.stderr
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import benchmarks.papers.round_robin  # noqa: F401 - registers it
 import streamjoin as sj
 
 ROWS = 3_000
@@ -35,6 +36,11 @@ def test_every_thread_searches_for_every_tuple_and_one_stores_it() -> None:
     assert isinstance(one["steps_search"], int)
     assert isinstance(four["steps_search"], int)
     assert four["steps_search"] > 2 * one["steps_search"]
+
+
+def test_the_settings_of_its_indexes_are_checked() -> None:
+    with pytest.raises(sj.SpecError, match="the indexes of 'round_robin' take fanout"):
+        sj.open(SPEC, "round_robin", index_options={"fan": 3})
 
 
 def test_an_index_it_has_no_use_for_is_refused() -> None:

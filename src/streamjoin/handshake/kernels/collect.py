@@ -10,10 +10,7 @@ stamped when it is written out.
 from __future__ import annotations
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import fence, load, sleep_on, store
-from streamjoin.kernels.crew import idle, nap, stand, stopped
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake.links import (
+from streamjoin.handshake.kernels.links import (
     ASLEEP,
     AWAITED,
     AWAITS_RESULTS,
@@ -33,12 +30,15 @@ from streamjoin.kernels.handshake.links import (
     node_at,
     ring,
 )
-from streamjoin.kernels.machine import I64, cycles
+from streamjoin.jit.atomics import fence, load, sleep_on, store
+from streamjoin.jit.crew import idle, nap, stand, stopped
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, cycles
 from streamjoin.kernels.trees.entries import LARGEST
 
 COLLECT, PUNCTUATE, SORT = range(3)
 
-# The collector looks again after so many microseconds: nodes that yield between two steps may miss that it sleeps.
+# The collector looks again after this many microseconds: nodes that yield between two steps may miss that it sleeps.
 _SLEEP_US = 1_000
 
 # The collector's counters.

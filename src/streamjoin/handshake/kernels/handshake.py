@@ -17,9 +17,7 @@ is skipped when its tuples meet later: both places are below DRAINED.
 from __future__ import annotations
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import store
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake.links import (
+from streamjoin.handshake.kernels.links import (
     AT_HAND,
     BASES,
     BATCH,
@@ -54,9 +52,11 @@ from streamjoin.kernels.handshake.links import (
     room,
     send,
 )
-from streamjoin.kernels.handshake.meet import meet
-from streamjoin.kernels.handshake.spsc import first_slot, release
-from streamjoin.kernels.machine import I64
+from streamjoin.handshake.kernels.meet import meet
+from streamjoin.handshake.kernels.spsc import first_slot, release
+from streamjoin.jit.atomics import store
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 
 _NOTHING = 0
 _WORKED = 1

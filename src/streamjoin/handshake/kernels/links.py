@@ -13,11 +13,11 @@ matter exactly when tuples of the opposite direction arrive, so the message that
 from __future__ import annotations
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import add, fence, give_way, load, pause, sleep_on, store, wake
-from streamjoin.kernels.crew import idle, stand, stopped
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake.spsc import MASK, SLOTS, free_slot, make_queue, publish, queue_words, waiting
-from streamjoin.kernels.machine import I64, cycles
+from streamjoin.handshake.kernels.spsc import MASK, SLOTS, free_slot, make_queue, publish, queue_words, waiting
+from streamjoin.jit.atomics import add, fence, give_way, load, pause, sleep_on, store, wake
+from streamjoin.jit.crew import idle, stand, stopped
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, cycles
 
 # The arena's head. A word that one thread writes and others watch has a cache line of its own.
 NODES = 0  # how many

@@ -9,17 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import store
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake.links import EXPIRES, GATE, MIN_SEQ, SEQ, UPTO, send_marked
-from streamjoin.kernels.handshake.meet import LOW, SPAN, WORD
-from streamjoin.kernels.machine import I64
+from streamjoin.handshake.kernels.links import EXPIRES, GATE, MIN_SEQ, SEQ, UPTO, send_marked
+from streamjoin.handshake.kernels.meet import LOW, SPAN, WORD
+from streamjoin.jit.atomics import store
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 from streamjoin.kernels.positions import AT, OPS, OWN_SEQ, VALID
 from streamjoin.kernels.positions import MIN_SEQ as BLOCK_MIN_SEQ
 from streamjoin.kernels.positions import UPTO as BLOCK_UPTO
 
 _SIGN = np.uint64(1 << 63)
-# What `send_block` knows of a log.
+# What `send_block` knows of each log, and of the block behind them.
 LOG_FIELDS = 4
 (
     LOG_BASE,  # the place of its first row
@@ -27,6 +27,8 @@ LOG_FIELDS = 4
     LOG_BEFORE,  # the position below which nothing was in a window before the block
     LOG_DROPPED,  # likewise after it
 ) = range(LOG_FIELDS)
+BLOCK_LEFT, BLOCK_VALID, BLOCK_GATE = range(2 * LOG_FIELDS, 2 * LOG_FIELDS + 3)
+SENT_FIELDS = 2 * LOG_FIELDS + 3
 _LEAST, _LARGEST = -(1 << 31), (1 << 31) - 1
 
 
@@ -124,17 +126,18 @@ def _log_side(
 
 @kernel
 def send_block(
-    crew: I64, me: int, mem: I64, block: I64, n_left: int, rows: I64, all_valid: bool, gate: int, words_r: Array,
-    facts_r: I64, words_s: Array, facts_s: I64, grows: Array, ends: I64, mark: I64,
+    crew: I64, me: int, mem: I64, block: I64, rows: I64, words_r: Array, facts_r: I64, words_s: Array, facts_s: I64,
+    grows: Array, sent: I64, mark: I64,
 ) -> int:  # fmt: skip
     """Log the tuples of a block on both sides, with expiries, and send them; `mark` gets the places behind them.
 
-    `rows` are the first rows of the terms, `grows` says whether a side's bounds only grow, and `ends` describes both
-    logs, LOG_FIELDS each.
+    `rows` are the first rows of the terms, `grows` says whether a side's bounds only grow. `sent` describes both logs,
+    LOG_FIELDS each, and the block: how many left tuples it has, whether all tuples are valid, its gate position.
     """
-    n = block.shape[1]
+    n, n_left = block.shape[1], sent[BLOCK_LEFT]
+    all_valid, gate = sent[BLOCK_VALID] != 0, sent[BLOCK_GATE]
     logged = np.zeros(n, np.bool_)
-    left, right = ends[:LOG_FIELDS], ends[LOG_FIELDS:]
+    left, right = sent[:LOG_FIELDS], sent[LOG_FIELDS : 2 * LOG_FIELDS]
     begin_r, begin_s = left[LOG_END] - left[LOG_BASE], right[LOG_END] - right[LOG_BASE]
     end_r = _log_side(block, 0, n_left, rows, all_valid, gate, words_r, facts_r, begin_r, logged)
     end_s = _log_side(block, n_left, n, rows, all_valid, gate, words_s, facts_s, begin_s, logged)

@@ -14,8 +14,7 @@ flag per tuple. Copies are stored in columns: place p at column p // nodes of it
 from __future__ import annotations
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake.links import (
+from streamjoin.handshake.kernels.links import (
     AT_HAND,
     BASES,
     BEGIN,
@@ -42,9 +41,10 @@ from streamjoin.kernels.handshake.links import (
     rest,
     send,
 )
-from streamjoin.kernels.handshake.meet import WORD, meet
-from streamjoin.kernels.handshake.spsc import first_slot, release
-from streamjoin.kernels.machine import I64
+from streamjoin.handshake.kernels.meet import WORD, meet
+from streamjoin.handshake.kernels.spsc import first_slot, release
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 
 NOTHING = 0
 WORKED = 1

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake.links import (
+from streamjoin.handshake.kernels.links import (
     BASES,
     BEGIN,
     COMPARED,
@@ -34,7 +33,7 @@ from streamjoin.kernels.handshake.links import (
     node_at,
     rest,
 )
-from streamjoin.kernels.handshake.low_latency import (
+from streamjoin.handshake.kernels.low_latency import (
     COPIES,
     FRESH,
     NO_ROOM,
@@ -46,12 +45,14 @@ from streamjoin.kernels.handshake.low_latency import (
     meet_fresh,
     take_message,
 )
-from streamjoin.kernels.handshake.meet import LOW, SPAN, WORD, results_room, within, write_result
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.trees import hashed, pim
+from streamjoin.handshake.kernels.meet import LOW, SPAN, WORD, results_room, within, write_result
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.kernels.trees import hashed
 from streamjoin.kernels.trees.task import DONE as TASK_DONE
 from streamjoin.kernels.trees.task import FULL as TASK_FULL
 from streamjoin.kernels.trees.task import INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
+from streamjoin.pim_tree.kernels import pim
 
 # Rows of a node's columns for the fused kernel.
 OPS, KEY, LO, HI, PLACE, LEAST, OWN_LEAST = range(7)
@@ -187,7 +188,7 @@ def fuse_node(kind: str, fused: Callable[..., tuple[int, int, int]]) -> Callable
         copy = FunctionType(function.__code__, bound, name)
         copy.__qualname__ = name
         copy.__module__ = __name__
-        return kernel(copy, fused)
+        return kernel(copy)
 
     bound["receive"] = bind(_receive, f"receive_{kind}")
     node: Callable[..., int] = bind(_node, f"node_{kind}")

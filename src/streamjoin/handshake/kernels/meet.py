@@ -10,10 +10,7 @@ be meets once. Results go to a ring of the node's own. Invariant: a scan that re
 from __future__ import annotations
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import load, store
-from streamjoin.kernels.batch.nested import BLOCK, count_one, count_two
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.handshake.links import (
+from streamjoin.handshake.kernels.links import (
     AT_BLOCK,
     AT_PROBE,
     BASES,
@@ -26,7 +23,10 @@ from streamjoin.kernels.handshake.links import (
     TERMS,
     UPTO,
 )
-from streamjoin.kernels.machine import I64, borrow
+from streamjoin.jit.atomics import load, store
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, borrow
+from streamjoin.kernels.batch.nested import BLOCK, count_one, count_two
 
 # Rows of a log's words: two terms' words, low ends and widths, all unsigned.
 WORD = 0

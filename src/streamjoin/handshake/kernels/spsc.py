@@ -9,9 +9,9 @@ producer's.
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import load, store
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
+from streamjoin.jit.atomics import load, store
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 
 # Offsets from the queue's place; each end's words have a cache line of their own.
 HEAD = 0

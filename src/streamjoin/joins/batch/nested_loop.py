@@ -2,25 +2,177 @@
 
 Up to two exact terms are tested inside the blocked kernel, 16 or 8 tuples per instruction; the other conditions are
 tested on the candidates. Words that fit 32 bits on both sides are stored in 32 bits.
+The tuples of a chunk are scanned for side by side, without the interpreter's lock. Invariant: places ascend with
+positions, and only tuples that can match have a place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from itertools import groupby
+from typing import Any, ClassVar
 
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.jit.calls import KernelCalls, Own, Row
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.packed_pairs import ordered_pieces
-from streamjoin.joins.batch.scans import Pieces, ScanProbes, WindowScan, run_scans
-from streamjoin.joins.batch.stored_words import StoredWords, live_places
-from streamjoin.kernels.batch.nested import GROUP
+from streamjoin.joins.registry import register_algorithm
+from streamjoin.kernels.batch.nested import GROUP, scan_window
 from streamjoin.model.binding import BoundSpec
-from streamjoin.windows.buffer import Restore
+from streamjoin.windows.buffer import Buffer, Restore
+from streamjoin.windows.words import unsigned_words
 from streamjoin.windows.workers import Workers, cuts
+
+Pieces = list[tuple[Array, Array]]
+
+# The pairs of a scan in one round, unless those of a single tuple are more, and of all scans together.
+_ROOM = 1 << 14
+_MOST_ROOM = 1 << 22
+_ALL = np.empty(0, np.bool_)
+
+
+class StoredWords:
+    """One side's valid tuples: ascending positions, and one array of unsigned words per tested term."""
+
+    def __init__(self, n_terms: int, dtype: Any) -> None:
+        self.seqs = Buffer(np.int64)
+        self.words = [Buffer(dtype) for _ in range(n_terms)]
+
+    def append(self, part: SidePart, words: list[Array], places: Array | None = None) -> None:
+        """Add the tuples of a chunk that can match, or only those at `places`."""
+        places = part.valid_places() if places is None else places
+        self.seqs.append(places + part.first_seq)
+        for buffer, values in zip(self.words, words, strict=True):
+            buffer.append(values if places.size == part.n else values[places])
+
+    def forget(self, min_seq: int) -> None:
+        """Drop the positions below `min_seq`."""
+        n = int(np.searchsorted(self.seqs.values, min_seq))
+        for buffer in (self.seqs, *self.words):
+            buffer.forget(n)
+
+    def saved(self) -> Callable[[], None]:
+        """Return a function that restores these tuples."""
+        parts = [buffer.saved() for buffer in (self.seqs, *self.words)]
+
+        def restore() -> None:
+            for part in parts:
+                part()
+
+        return restore
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words)
+
+
+def live_places(chunk: Chunk, part: SidePart, seqs: Array, decides: frozenset[int]) -> tuple[Array, Array]:
+    """For each tuple, the first and last place of the other side where it may find matches."""
+    first = np.searchsorted(seqs, chunk.min_seq[part.at])
+    if chunk.stored_only:
+        return first, first
+    last = np.searchsorted(seqs, chunk.stops[part.at])
+    for t in decides:
+        empty = part.encoded.terms[t].lo > part.encoded.terms[t].hi
+        last = np.where(empty, first, last)
+    if part.encoded.valid is not None:
+        last = np.where(part.encoded.valid, last, first)
+    return first, np.maximum(first, last)
+
+
+@dataclass(frozen=True)
+class ScanProbes:
+    """One side's tuples: for each tested term words, low ends and widths; their places; which can match at all."""
+
+    terms: list[tuple[Array, Array, Array]]
+    at: Array
+    usable: Array
+
+    @staticmethod
+    def of(part: SidePart, decides: frozenset[int], narrow: bool) -> ScanProbes:
+        """Those of a chunk's side."""
+        terms = [part.encoded.terms[t] for t in sorted(decides)]
+        usable = _ALL if part.encoded.valid is None else part.encoded.valid
+        for term in terms:
+            empty = term.lo > term.hi
+            if empty.any():
+                usable = (usable if usable.size else np.ones(part.n, np.bool_)) & ~empty
+        return ScanProbes([unsigned_words(term, narrow) for term in terms], part.at, usable)
+
+    @property
+    def words(self) -> list[Array]:
+        """The words of each term."""
+        return [word for word, _, _ in self.terms]
+
+
+class WindowScan:
+    """The tuples from `begin` to `end` of one side, to be compared with what is stored of the other."""
+
+    def __init__(self, probes: ScanProbes, store: StoredWords, begin: int, end: int) -> None:
+        self.probes, self.store = probes, store
+        self.state = np.array([begin, end, 0])
+        self.room = min(_ROOM, max(1, (end - begin) * store.seqs.values.size))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all tuples were compared."""
+        return bool(self.state[0] >= self.state[1])
+
+    def advance(self, state: Array) -> None:
+        """Go on from `state`; if that is where it was, the pairs of one tuple need more room."""
+        if state[0] == self.state[0]:
+            self.room = max(2 * self.room, self.store.seqs.values.size)
+        self.state = state
+
+    @property
+    def compared(self) -> int:
+        """Comparisons so far."""
+        return int(self.state[2])
+
+
+def run_scans(scans: Sequence[WindowScan], chunk: Chunk, refine: Refine, workers: Workers) -> Pieces:
+    """The pairs of all scans that pass the other tests, in pieces; scans with the same probes follow each other."""
+    pieces: Pieces = []
+    while unfinished := [scan for scan in scans if not scan.is_over]:
+        room = max(scan.room for scan in unfinished)
+        del unfinished[max(1, _MOST_ROOM // room) :]
+        pairs = workers.memory.take(2 * room * len(unfinished)).reshape(2, -1, room)
+        states = np.stack([scan.state for scan in unfinished])
+        groups, at = [], 0
+        for _, group in groupby(unfinished, key=lambda scan: id(scan.probes)):
+            members = list(group)
+            end = at + len(members)
+            groups.append(_calls(members, chunk, states[at:end], pairs[:, at:end]))
+            at = end
+        sizes = workers.call(scan_window, *groups)
+        for scan, state in zip(unfinished, states, strict=True):
+            scan.advance(state)
+        found = [(pairs[0, k, :size], pairs[1, k, :size]) for k, size in enumerate(sizes) if size]
+        pieces += _tested(found, refine, workers)
+    return pieces
+
+
+def _calls(scans: Sequence[WindowScan], chunk: Chunk, states: Array, pairs: Array) -> KernelCalls:
+    probes, stores = scans[0].probes, [scan.store for scan in scans]
+    words = [Own([store.words[t].values for store in stores]) for t in (0, -1)]
+    (_, lo, span), (_, lo2, span2) = probes.terms[0], probes.terms[-1]
+    return KernelCalls(
+        len(scans), len(probes.terms), *words, Own([store.seqs.values for store in stores]), lo, span, lo2, span2,
+        probes.usable, probes.at, chunk.min_seq, chunk.stops, Row(states), Row(pairs[0]), Row(pairs[1]),
+    )  # fmt: skip
+
+
+def _tested(found: Pieces, refine: Refine, workers: Workers) -> Pieces:
+    if refine.tests:
+        return workers.map(lambda pair: refine(*pair), found)
+    refine.count(sum(probes.size for probes, _ in found))
+    return found
+
 
 # A tile's intermediate results stay in the second-level cache.
 _TILE_PROBES = 64
@@ -169,3 +321,6 @@ def _scan_tile(
     probe, place_ = (np.concatenate(column) for column in zip(*pieces, strict=True))
     order = np.lexsort((place_, probe))
     return refine(part.at[probe[order]], seqs[place_[order]])
+
+
+register_algorithm(NestedLoop.name, lambda bound, _, workers: NestedLoop(bound, workers))

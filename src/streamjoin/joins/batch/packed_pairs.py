@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.jit.calls import Cut, Each, KernelCalls, Own, Row
 from streamjoin.joins.base import Chunk, Pairs, Refine
 from streamjoin.kernels.batch.pairs import (
     PROBE_BITS,
@@ -22,7 +23,6 @@ from streamjoin.kernels.batch.pairs import (
     unpack_pairs,
 )
 from streamjoin.kernels.batch.sweep import SLACK
-from streamjoin.kernels.calls import Cut, Each, KernelCalls, Own, Row
 from streamjoin.windows.workers import Workers, cuts
 
 _LEAST_PART = 8192

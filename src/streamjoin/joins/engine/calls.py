@@ -1,8 +1,13 @@
 """Calls on a join: serialized and atomic; the rows are returned at once or as a stream of tables.
 
 A call saves the state before it begins (`_saved`, which is cheap) and restores it if it fails, for any reason: too many
-rows, no memory, Ctrl-C. If the restore fails too, the join is broken: every later call raises an error that names the
-first failure. Invariant: no call ever sees the partial effect of another.
+rows, no memory, Ctrl-C. A Ctrl-C that comes during the restore is raised after it. If the restore fails too, the join
+is broken: every later call raises an error that names the first failure. Invariant: no call ever sees the partial
+effect of another.
+
+A stream of tables (`Results`) is for results that do not fit in memory at once: its tuples are joined as it is read, in
+steps that keep each table small. A step that has too many rows is undone and cut into smaller ones. Invariant: the
+joined tuples and the returned tables are consistent, so a table that failed can be requested again.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -20,10 +26,10 @@ import pyarrow as pa
 
 from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.ordered import Work
-from streamjoin.joins.engine.results import BATCH_ROWS, Results
 from streamjoin.joins.engine.settings import check_rows
 from streamjoin.model.errors import StateError, TooManyRowsError
 from streamjoin.windows.buffer import Restore
+from streamjoin.windows.interrupts import Deferred
 
 T = TypeVar("T")
 Begin = Callable[[], Work | None]
@@ -31,13 +37,96 @@ Begin = Callable[[], Work | None]
 Prepare = Callable[[], Begin]
 """Checks what a call was given, and changes nothing."""
 
+BATCH_ROWS = 1_000_000
+
+# A step with too many rows is cut into this many steps.
+_CUT = 8
+Step = Callable[[Work, int | None, int], None]
+"""Has some work's next tuples joined and the rows kept, or leaves all as it was; the most rows, and the most tuples."""
+
 _LEFT = (
-    "the block ended with {} of the result that nobody took, of tuples that had waited for their turn: call close() "
+    "the block ended with {} of the result not taken, of tuples that had waited for their turn: call close() "
     "inside the block and use the rows it returns, or give on_close= to open"
 )
 # The failure of a call that was neither completed nor undone.
 _AT_WORK = KeyboardInterrupt()
 _CALLS: weakref.WeakSet[Calls] = weakref.WeakSet()
+
+
+class Results(Iterator[pa.Table]):
+    """Tables of at most `batch_rows` rows, in result order. The join accepts no other call until the last is read."""
+
+    def __init__(
+        self,
+        schema: pa.Schema | None,
+        work: Work | None,
+        batch_rows: int,
+        following: Callable[[Results], pa.Table | None],
+    ) -> None:
+        self.schema = schema
+        """The schema of the tables; None while a side's schema is not known, where there are no rows either."""
+        self._work = work
+        self._batch_rows = batch_rows
+        self._following = following
+        self._tuples = self.waiting
+        self._ready: deque[pa.Table] = deque()
+
+    def __next__(self) -> pa.Table:
+        table = self._following(self)
+        if table is None:
+            raise StopIteration
+        return table
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The same rows as an Arrow reader, for example for DuckDB, Polars or a file writer."""
+        schema = self.schema or pa.schema([])
+        return pa.RecordBatchReader.from_batches(schema, (batch for table in self for batch in table.to_batches()))
+
+    @property
+    def waiting(self) -> int:
+        """How many tuples are not joined yet."""
+        return 0 if self._work is None else self._work.waiting
+
+    def has_more(self) -> bool:
+        """Whether there may be more rows."""
+        return self.waiting > 0 or bool(self._ready)
+
+    def saved(self) -> Restore:
+        """Return a function that returns the tuples joined from now on to the waiting ones."""
+        work = None if self._work is None else self._work.saved()
+
+        def restore() -> None:
+            self._ready.clear()
+            if work is not None:
+                work()
+
+        return restore
+
+    def fill(self, step: Step) -> None:
+        """Join tuples until a table is ready, or none is left."""
+        while not self._ready and self._work is not None and self._work.waiting:
+            tuples = self._tuples
+            try:
+                # A single tuple has at most one row per tuple of the other window.
+                step(self._work, self._batch_rows if tuples > 1 else None, tuples)
+            except Overflow:
+                self._tuples = max(1, self._work.tried // _CUT)
+
+    def at_last(self) -> bool:
+        """Whether at most one table is left."""
+        return self.waiting == 0 and len(self._ready) < 2
+
+    def pop(self) -> pa.Table | None:
+        """The table that is ready, if there is one."""
+        return self._ready.popleft() if self._ready else None
+
+    def keep(self, work: Work, rows: pa.Table) -> None:
+        """Cut the rows into tables and adapt the size of the next step to their number."""
+        self._ready.extend(rows.slice(at, self._batch_rows) for at in range(0, rows.num_rows, self._batch_rows))
+        if not work.tried:
+            # A step without tuples says nothing about the next one's rows.
+            return
+        self._tuples = work.tried * sum(share * rows.num_rows <= self._batch_rows for share in (0, 2, 4, 4))
 
 
 class Calls(ABC):
@@ -213,13 +302,16 @@ class Calls(ABC):
         except BaseException as error:
             self._broken = error
             try:
-                for part in restores:
-                    part()
+                # What is undone may be a step with too many rows: the first Ctrl-C must not break the join there.
+                with Deferred():
+                    for part in restores:
+                        part()
+                    self._closed, self._results, self._tail = state
+                    self._broken = None
             except BaseException as another:
-                another.add_note("The call before it could not be undone: the join is broken.")
+                if self._broken is not None:
+                    another.add_note("The call before it could not be undone: the join is broken.")
                 raise
-            self._closed, self._results, self._tail = state
-            self._broken = None
             raise
 
     # -- when a call is refused ----------------------------------------------------------------------------

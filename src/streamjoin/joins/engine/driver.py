@@ -1,4 +1,4 @@
-"""`Join`: the embedded engine as users see it.
+"""`open` and `Join`: the embedded engine as users see it.
 
 The driver owns order: it takes pushes, learns the schemas, passes tuples through the gate or the lateness filter,
 and feeds the operator. Invariant: a call that fails, for any reason, leaves the join unchanged; where that is
@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin._html import Figures, PlanText, plan_or_error
+from streamjoin.indexes.registry import IndexName
+from streamjoin.jit.compiling import WATCH
 from streamjoin.joins import auto
 from streamjoin.joins.base import Elastic, Overflow
-from streamjoin.joins.engine.calls import Begin, Calls
-from streamjoin.joins.engine.direct_push import DirectPush
-from streamjoin.joins.engine.explain import explain
+from streamjoin.joins.engine.calls import BATCH_ROWS, Begin, Calls, Results
+from streamjoin.joins.engine.explain import explain, in_short
 from streamjoin.joins.engine.inputs import (
     as_arrow,
     as_schema,
@@ -27,18 +28,18 @@ from streamjoin.joins.engine.inputs import (
     exact_input,
     interleaving,
     named_columns,
+    settled,
     untyped,
 )
 from streamjoin.joins.engine.intake import SIDES, Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.numpy_input import NumpyReader
+from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
-from streamjoin.joins.engine.results import BATCH_ROWS, Results
-from streamjoin.joins.engine.settings import MAX_ROWS, check_ends, check_sources, check_workers
-from streamjoin.joins.kinds.operators import begin_operator
-from streamjoin.joins.registry import KINDS
-from streamjoin.kernels.compiling import WATCH
+from streamjoin.joins.engine.settings import MAX_ROWS, OpenSettings, check_sources, check_workers
+from streamjoin.joins.kinds.asof_operator import AsOfByKey, AsOfOperator
+from streamjoin.joins.registry import KINDS, AlgorithmName
 from streamjoin.model.binding import BoundSpec, bind, narrowed
 from streamjoin.model.comparisons import with_comparisons
 from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
@@ -51,48 +52,78 @@ from streamjoin.windows.workers import Workers
 _DEFAULT_SOURCE = ""
 
 
+def open(
+    spec: JoinSpec,
+    algorithm: AlgorithmName | str = "auto",
+    workers: int = 1,
+    *,
+    index: IndexName | str | None = None,
+    index_options: Mapping[str, float] | None = None,
+    options: Mapping[str, object] | None = None,
+    left_schema: pa.Schema | None = None,
+    right_schema: pa.Schema | None = None,
+    sources: Mapping[str, Sequence[str]] | None = None,
+    max_rows: int | None = MAX_ROWS,
+    on_close: Callable[[pa.Table], object] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Join:
+    """Start a join.
+
+    Args:
+        spec: what to join.
+        algorithm: "auto", or one by name; all give the same rows.
+        workers: threads that share the work.
+        index: the index by name, for algorithms that use one; by default the one that suits the condition.
+        index_options: settings of that index, such as {"merge_ratio": 0.125}.
+        options: settings of the algorithm, by name.
+        left_schema: the left side's schema, if it should be checked, or its types fixed, before the first push.
+        right_schema: likewise for the right side.
+        sources: for event-time order, the physical sources of each side by name
+            ({"left": ["a", "b"], "right": ["c"]}): the gate then waits for all of them. Others may join later.
+        max_rows: a call with more result rows raises `TooManyRowsError` and changes nothing; `push_iter`
+            returns them in tables of bounded size. None: no limit.
+        on_close: called with the remaining rows, table by table, when a `with` block ends in event-time order. Without
+            it the end of the block raises `StateError` if there are such rows, unless `close()` was called inside.
+        columns: the columns of the result; others are not stored. The result's time is always included. Default: all.
+    """
+    if isinstance(spec, JoinSpec):
+        spec.warn_of_order(stacklevel=2)
+    settings = OpenSettings(
+        auto.AlgorithmRequest(algorithm, index, index_options or {}, options or {}),
+        workers,
+        (left_schema, right_schema),
+        sources,
+        max_rows,
+        on_close,
+        columns,
+    )
+    return Join(spec, settings)
+
+
 class Join(Calls):
     """A running join: push tables in, get the joined rows back. Threads may share it; calls take turns."""
 
-    def __init__(
-        self,
-        spec: JoinSpec,
-        algorithm: str = "auto",
-        workers: int = 1,
-        *,
-        index: str | None = None,
-        index_options: Mapping[str, float] | None = None,
-        options: Mapping[str, object] | None = None,
-        left_schema: pa.Schema | None = None,
-        right_schema: pa.Schema | None = None,
-        sources: Mapping[str, Sequence[str]] | None = None,
-        max_rows: int | None = MAX_ROWS,
-        on_close: Callable[[pa.Table], object] | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, spec: JoinSpec, settings: OpenSettings) -> None:
         if not isinstance(spec, JoinSpec):
             raise SpecError(f"open takes a JoinSpec, not {type(spec).__name__}")
-        spec = spec.in_order("arrival")
-        self._columns = check_wanted(columns)
-        self._request = auto.AlgorithmRequest(algorithm, index, index_options or {}, options or {})
-        check_workers(workers)
-        check_ends(max_rows, on_close)
-        self.spec = spec
+        self.spec = spec = spec.in_order()
+        self._settings = settings
+        self._columns = check_wanted(settings.columns)
         self._named = named_columns(spec)
-        self._sources = check_sources(spec, sources)
+        self._sources = check_sources(spec, settings.sources)
         self._schemas: list[pa.Schema | None] = [
-            as_schema(schema, side) for schema, side in zip((left_schema, right_schema), SIDES, strict=True)
+            as_schema(schema, side) for schema, side in zip(settings.schemas, SIDES, strict=True)
         ]
         self._numpy = NumpyReader(), NumpyReader()
         self._waiting: list[tuple[list[pa.Table | None], Array, str]] = []
         self._late = LateRows()
         self._counts = Counts()
         self._bound: BoundSpec | None = None
-        self._workers = Workers(workers, reuses=True)
-        # The short way of small pushes, once there is one.
-        self._direct: DirectPush | None = None
+        self._workers = Workers(settings.workers, reuses=True)
+        # The operator, once it joins small pushes at once.
+        self._at_once: Operator | None = None
         self._bind_if_known()
-        super().__init__(max_rows, on_close)
+        super().__init__(settings.max_rows, settings.on_close)
 
     # -- input ---------------------------------------------------------------------------------------------
 
@@ -122,8 +153,8 @@ class Join(Calls):
             TooManyRowsError: there are more rows than `max_rows`; the join is unchanged.
         """
         rows = None
-        if self._direct is not None and interleave is None and source is None:
-            rows = self._push_directly(self._direct, left, right)
+        if self._at_once is not None and interleave is None and source is None:
+            rows = self._push_at_once(self._at_once, left, right)
         return self._whole(lambda: self._feeding(left, right, interleave, source)) if rows is None else rows
 
     def push_iter(
@@ -207,6 +238,7 @@ class Join(Calls):
             self._check_whole()
             counts = self._counts
             figures = Figures({name: value for name, value in vars(counts).items() if name != "seconds"})
+            figures["late_bytes"], figures["late_dropped"] = self._late.nbytes, self._late.dropped
             figures["waiting"] = sum(s.size for _, s, _ in self._waiting)
             figures["bytes"] = 0
             if self._bound is not None:
@@ -233,22 +265,31 @@ class Join(Calls):
             choice = self._operator.choice if self._bound else None
             return explain(self.spec, self._bound, choice, self._workers.n, figures)
 
+    def __repr__(self) -> str:
+        return self._in_short("Join")
+
+    def _in_short(self, name: str, *state: str) -> str:
+        # Without the lock: whoever looks at a join does not wait for a push.
+        if not state:
+            state = ("closed",) if self._closed else ("broken",) if isinstance(self._broken, Exception) else ()
+        stores = () if self._bound is None else self._operator.stores
+        left, right = (store.count - store.base for store in stores) if stores else (0, 0)
+        held = f"{left:,} left and {right:,} right rows in the windows"
+        return in_short(name, self.spec, self._operator.choice.name if stores else None, held, *state)
+
     def _repr_html_(self) -> str:
         return plan_or_error(self.explain)
 
     # -- internals -----------------------------------------------------------------------------------------
 
-    def _push_directly(self, direct: DirectPush, left: object, right: object) -> pa.Table | None:
-        """Push the short way; None, with nothing changed, if this push needs the general one."""
+    def _push_at_once(self, operator: Operator, left: object, right: object) -> pa.Table | None:
+        """Join a push without work in steps; None, with nothing changed, if it needs that."""
         with self._lock:
             if self._closed or self._broken is not None or self._results is not None or self._forked:
                 return None
-            if not direct.is_current():
-                self._direct = None
-                return None
-            direct.save()
+            operator.save_push()
             try:
-                return self._guard(lambda: direct.run(left, right, self._max_rows), direct.restore)
+                return self._guard(lambda: operator.join_at_once(left, right, self._max_rows), operator.undo_push)
             except Overflow:
                 return None
 
@@ -303,8 +344,7 @@ class Join(Calls):
             work = self._intake.feed(tables, sides, name, left_first=interleave is None)
             if ready:
                 work.ready += ready
-            if self._direct is None:
-                self._direct = DirectPush.of(self._operator, (self._schemas[0], self._schemas[1]))
+            self._at_once = self._operator.at_once(self._schemas)
             return work
 
         return begin
@@ -330,12 +370,25 @@ class Join(Calls):
         return begin
 
     def _closing(self) -> Begin:
-        if self._bound is None and self.spec.preserved and self._waiting:
-            raise StateError(
-                f"close() can't give the unmatched tuples of how={self.spec.how!r}: {self._unknown()}; an empty table "
-                "is enough"
-            )
-        return lambda: None if self._bound is None else self._intake.release(everything=True)
+        def begin() -> Work | None:
+            ready: list[pa.Table] = []
+            (left, right), waiting = self._schemas, bool(self._waiting)
+            if self._bound is None and waiting and left is not None and (right is not None or self.spec.self_join):
+                # No value will come any more that says which type the columns without values have.
+                self._schemas = list(settled(self.spec, left, right))
+                ready = self._bind_if_known()
+            if self._bound is None:
+                if self.spec.preserved and waiting:
+                    raise StateError(
+                        f"close() can't give the unmatched tuples of how={self.spec.how!r}: {self._unknown()}"
+                    )
+                return None
+            work = self._intake.release(everything=True)
+            if ready and work is not None:
+                work.ready += ready
+            return work
+
+        return begin
 
     def _check_tables(self, left: object, right: object) -> tuple[list[pa.Table | None], bool]:
         """Both sides in the columns and types of their schemas, and whether nothing can be learned from them."""
@@ -374,7 +427,7 @@ class Join(Calls):
         """Bind the spec once the schemas are known; returns the rows of tuples that waited for that."""
         (left, right), before = tables, self._schemas
         # Not only the first time: a column that was all NULL may have a type now.
-        self._schemas = [before[0] if left is None else left.schema, before[1] if right is None else right.schema]
+        self._schemas = [_learned(schema, table) for schema, table in zip(before, (left, right), strict=True)]
         if self._bound is None or self._schemas != before:
             return self._bind_if_known(sum(table.num_rows for table in tables if table is not None))
         return []
@@ -387,8 +440,12 @@ class Join(Calls):
             self._retype(left, right)
             return []
         bound = with_comparisons(narrowed(bind(self.spec, left, right), self._columns))
-        choice = auto.begin(bound, self._request, batch, self._workers.n)
-        self._operator = begin_operator(bound, choice, self._workers, self._counts)
+        choice = auto.begin(bound, self._settings.request, batch, self._workers.n)
+        self._operator: Operator | AsOfOperator
+        if choice.name == AsOfByKey.name:
+            self._operator = AsOfOperator(bound, choice, self._workers, self._counts)
+        else:
+            self._operator = Operator(bound, choice, self._workers, self._counts, self._settings.general_pushes)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)
         self._bound = bound
         waiting, self._waiting = self._waiting, []
@@ -426,20 +483,20 @@ class Join(Calls):
         """Why the result has no columns yet."""
         sides = [side for side, schema in zip(SIDES, self._schemas, strict=True) if schema is None]
         if not sides or self.spec.self_join:
-            return "no columns yet: a key or a time has had only NULLs and no type"
+            return (
+                "no columns yet: a key or a time has had only NULLs and no type; push a value, or give left_schema= "
+                "and right_schema= to open"
+            )
         return (
-            f"no columns yet: the columns of the {' and the '.join(sides)} side are not known; push it, or give "
-            f"{' and '.join(f'{side}_schema=' for side in sides)} to open"
+            f"no columns yet: the columns of the {' and the '.join(sides)} side are not known; push it, if only an "
+            f"empty table, or give {' and '.join(f'{side}_schema=' for side in sides)} to open"
         )
 
     def _gated(self, call: str) -> Intake:
         if self.spec.order != "event_time":
             raise StateError(f"{call}() is for order='event_time'")
         if self._bound is None:
-            raise StateError(
-                f"{call}() needs the schemas of both sides: push both sides first, or give left_schema= and "
-                "right_schema= to open"
-            )
+            raise StateError(f"{call}() needs the schemas of both sides; the result has {self._unknown()}")
         return self._intake
 
     def _side_indexes(self, side: str | None) -> list[int]:
@@ -458,3 +515,10 @@ class Join(Calls):
         if len(tables) == 1:
             return tables[0]
         return pa.concat_tables(tables) if tables else self._operator.no_rows
+
+
+def _learned(known: pa.Schema | None, table: pa.Table | None) -> pa.Schema | None:
+    """A side's schema after a push: the first one's, with its metadata, as long as the types are the same."""
+    if table is None or (known is not None and known.equals(table.schema)):
+        return known
+    return table.schema

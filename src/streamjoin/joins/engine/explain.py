@@ -7,8 +7,17 @@ from typing import Any
 from streamjoin._html import PlanText
 from streamjoin.joins.cost import EQUATIONS, Workload, calibrate, model
 from streamjoin.joins.registry import AlgorithmChoice
-from streamjoin.model.binding import BoundSpec, describe_window
+from streamjoin.model.binding import BoundSpec
 from streamjoin.model.spec import JoinSpec
+
+
+def in_short(name: str, spec: JoinSpec, algorithm: str | None, *facts: str) -> str:
+    """A running join in one line, as `repr` shows it."""
+    as_of = "" if spec.match is None else f", as of {spec.match}"
+    windows = spec.windows if spec.windows[0] != spec.windows[1] else spec.windows[:1]
+    window = f", window {' and '.join(map(str, windows))}" if spec.match is None else ""
+    chosen = "no algorithm yet" if algorithm is None else f"algorithm {algorithm}"
+    return f"<{'; '.join([f'{name} {spec.how} on {spec.predicate}{as_of}{window}, {spec.runs_in}', chosen, *facts])}>"
 
 
 def explain(
@@ -17,15 +26,12 @@ def explain(
     """The plan, one fact per line, with measurements once the join has run."""
     as_of = "" if spec.match is None else f", as of {spec.match}"
     lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}{as_of}"]
+    if spec.match is None:
+        lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
     if bound is None or choice is None:
-        if spec.match is None:
-            lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
         lines.append(f"order       {spec.order}")
         lines.append("algorithm   chosen when the schemas of both sides are known")
         return PlanText("\n".join(lines))
-    windows = [describe_window(window, bound.time) for window in bound.windows]
-    if bound.match is None:
-        lines.append(f"windows     left {windows[0]}, right {windows[1]}")
     lines.append(f"order       {spec.order}{_lateness(bound)}")
     lines.append(f"algorithm   {choice.name}: {choice.reason}")
     lines.append(f"workers     {workers}")

@@ -7,7 +7,7 @@ Polars or dictionaries.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,16 +16,18 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.engine.lossless import known_schema, lossless, of_one_family
 from streamjoin.joins.engine.numpy_input import NumpyBatch, NumpyReader, has_columns, numpy_table
-from streamjoin.model.errors import InputError, SpecError
+from streamjoin.model.binding import bind
+from streamjoin.model.errors import InputError, SchemaError, SpecError
 from streamjoin.model.expression.canonical import conjuncts
 from streamjoin.model.expression.nodes import Arithmetic, Column, Compare, Expression, Function, Negative
 from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec
-from streamjoin.model.window import TimeWindow
 
 # How many rows are searched for one that does not fit.
 _SEARCHED: Final = 1000
+# What a column without values may have been.
+_TYPES: Final = (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.string(), pa.bool_())
 _TAKES: Final = (
     "a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame (anything with the Arrow C interface), "
     "a dict of NumPy arrays, a structured NumPy array, or rows as an iterable of dicts"
@@ -41,8 +43,21 @@ def exact_input(data: object, schema: pa.Schema, numpy: NumpyReader) -> pa.Table
     return numpy.read(data, schema) if isinstance(data, dict | np.ndarray) else None
 
 
-def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
-    """`data` as an Arrow table; `named` are the columns that the join's spec names."""
+def as_table(data: object, side: str, named: Collection[str] = (), *, lasting: bool = True) -> pa.Table:
+    """`data` as an Arrow table; `named` are the columns that the join's spec names.
+
+    One that need not be `lasting` may share memory with a pandas frame, which the caller may change after the call.
+    """
+    try:
+        return _as_table(data, side, named, lasting)
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{side} has a text with {error.object[error.start]!r}, half of a surrogate pair, which is no character: "
+            "replace it before pushing, as text.encode('utf-8', 'replace').decode() does"
+        ) from error
+
+
+def _as_table(data: object, side: str, named: Collection[str], lasting: bool) -> pa.Table:
     if isinstance(data, pa.Table):
         table = data
     elif isinstance(data, pa.RecordBatch):
@@ -53,7 +68,7 @@ def as_table(data: object, side: str, named: Collection[str] = ()) -> pa.Table:
             "series.to_frame(), or pa.table({'name': column})"
         )
     elif is_pandas(data):
-        table = _from_pandas(data, side, named)
+        table = _from_pandas(data, side, named, lasting)
     elif hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         table = _imported(data, side)
     elif has_columns(data):
@@ -106,17 +121,52 @@ def is_pandas(data: object) -> bool:
     return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
 
 
-def _from_pandas(frame: Any, side: str, named: Collection[str]) -> pa.Table:
+def _from_pandas(frame: Any, side: str, named: Collection[str], lasting: bool) -> pa.Table:
     for name in frame.index.names:
         if name in named and name not in frame.columns:
             raise InputError(
                 f"{name!r} is the index of the {side} frame, and an index is not a column: push frame.reset_index()"
             )
+    _check_unique([str(name) for name in frame.columns], side)
     try:
-        # A copy: the table would share memory with the frame, which the caller may change after the push.
-        return pa.Table.from_pandas(frame.copy(), preserve_index=False)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"the {side} frame has no Arrow form: {error}. Give its columns one type each") from error
+        return pa.Table.from_pandas(frame.copy() if lasting else frame, preserve_index=False)
+    except UnicodeEncodeError:
+        raise
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"the {side} frame has no Arrow form: {_frame_problem(frame) or error}") from error
+
+
+def _check_unique(names: Sequence[str], side: str) -> None:
+    if len(set(names)) < len(names):
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"the {side} side has more than one column {doubled!r}: rename one, or drop it")
+
+
+def _frame_problem(frame: Any) -> str | None:
+    """What is wrong with the first column of a frame that Arrow can't read, and what to do."""
+    for place, name in enumerate(frame.columns):
+        column = frame.iloc[:, place]
+        dtype = column.dtype
+        if type(dtype).__name__ == "SparseDtype":
+            return f"column {name!r} is sparse; push column.sparse.to_dense() instead"
+        if getattr(dtype, "kind", "") == "c":
+            return (
+                f"column {name!r} is {dtype}, for which Arrow has no type; push real and imaginary parts as two columns"
+            )
+        try:
+            pa.array(column, from_pandas=True)
+        except OverflowError:
+            return (
+                f"column {name!r} has a whole number beyond 64 bits, {_widest(column)}; make them texts or "
+                "decimal.Decimal of up to 76 digits"
+            )
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            return f"column {name!r} is {dtype}: {error}. Give it values of one type"
+    return None
+
+
+def _widest(values: Iterable[object]) -> int:
+    return max((value for value in values if isinstance(value, int)), key=abs, default=0)
 
 
 def _imported(data: object, side: str) -> pa.Table:
@@ -143,9 +193,15 @@ def _from_rows(data: Iterable[object], side: str) -> pa.Table:
         raise InputError(f"the names in {side}'s rows must be text, not {odd[0]!r}")
     columns = {}
     for name in names:
+        values = [row.get(name) for row in rows]
         try:
-            columns[name] = pa.array([row.get(name) for row in rows])
-        except (pa.ArrowException, OverflowError) as error:
+            columns[name] = pa.array(values)
+        except OverflowError as error:
+            raise InputError(
+                f"{name!r} in {side}'s rows has a whole number beyond 64 bits, {_widest(values)}; make them texts or "
+                "decimal.Decimal of up to 76 digits"
+            ) from error
+        except pa.ArrowException as error:
             raise InputError(
                 f"the values of {name!r} in {side}'s rows are not of one type: {error}. Give them one type, or push "
                 "pa.Table.from_pylist(rows, schema=...)"
@@ -167,6 +223,8 @@ def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
         raise InputError(f"{side} has neither rows nor columns: push a row first, or give {side}_schema= to open")
     table = plain_table(table)
     if schema is None:
+        # Here, as nothing that the other side pushes makes it right.
+        _check_unique(table.schema.names, side)
         return table
     problems = _differences(table.schema, schema)
     wanted = schema if problems else known_schema(schema, table.schema)
@@ -187,19 +245,60 @@ def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
 def untyped(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> bool:
     """Whether a column that every match needs has no type yet, because it had only NULLs.
 
-    Such a column is a key, a column that a condition compares, or a time that orders rows.
+    Such a column is a key, a column that a condition compares, or a time.
     """
+    return bool(_untyped_columns(spec, {"l": left, "r": left if right is None else right}))
+
+
+def settled(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> tuple[pa.Schema, pa.Schema | None]:
+    """Schemas at the end of the input, with a type for each column that still has none: it has no value.
+
+    That is the type of the column that it is compared with, or else the first one that the spec can be bound to.
+    """
+    schemas = {"l": left, "r": left if right is None else right}
+    pairs = [(term.left, term.right) for term in spec.predicate.terms() if not isinstance(term, Theta)]
+    pairs += [spec.time_columns] if spec.time_columns else []
+    unknown = _untyped_columns(spec, schemas)
+    hints = {}
+    for one, other in pairs:
+        for own, name, partner in ((("l", one), one, ("r", other)), (("r", other), other, ("l", one))):
+            if own in unknown and partner not in unknown and name in schemas[own[0]].names:
+                hints[own] = schemas[partner[0]].field(partner[1]).type
+    types = [field.type for schema in schemas.values() for field in schema if not pa.types.is_null(field.type)]
+    for type_ in dict.fromkeys([*_TYPES, *types]):
+        given = {column: hints.get(column, type_) for column in unknown}
+        typed = [
+            _with_types(schemas[side], {name: t for (own, name), t in given.items() if own == side}) for side in "lr"
+        ]
+        try:
+            bind(spec, typed[0], typed[1])
+        except SchemaError:
+            continue
+        return typed[0], None if right is None else typed[1]
+    return left, right
+
+
+def _with_types(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in schema], schema.metadata)
+
+
+def _untyped_columns(spec: JoinSpec, schemas: Mapping[str, pa.Schema]) -> set[tuple[str, str]]:
+    """The columns that every match needs and that have had only NULLs, with the sides they belong to."""
     names = {("l", term.left) for term in spec.predicate.terms() if not isinstance(term, Theta)}
     names |= {("r", term.right) for term in spec.predicate.terms() if not isinstance(term, Theta)}
     for term in spec.predicate.terms():
         for part in conjuncts(term.expression) if isinstance(term, Theta) else ():
             if isinstance(part, Compare) and "DISTINCT" not in part.operator:
                 names |= {(column.qualifier, column.name) for column in _decisive(part)}
-    has_times = spec.order == "event_time" or any(isinstance(window, TimeWindow) for window in spec.windows)
-    if spec.time_columns and has_times:
+    if spec.time_columns:
         names |= set(zip("lr", spec.time_columns, strict=True))
-    schemas = {"l": left, "r": left if right is None else right}
-    return any(name in schemas[side].names and pa.types.is_null(schemas[side].field(name).type) for side, name in names)
+    # A name that a schema lacks or has twice has no place; `bind` says so.
+    places = {(side, name): schemas[side].get_field_index(name) for side, name in names}
+    return {
+        (side, name)
+        for (side, name), place in places.items()
+        if place >= 0 and pa.types.is_null(schemas[side].field(place).type)
+    }
 
 
 def _decisive(expression: Expression) -> set[Column]:

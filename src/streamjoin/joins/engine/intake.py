@@ -277,7 +277,7 @@ def tick_of(bound: BoundSpec, side: int, time: object) -> int:
 
 
 def _one_time(time: object, type_: pa.DataType) -> pa.Array:
-    if isinstance(time, np.datetime64):
+    if isinstance(time, np.datetime64 | np.timedelta64):
         # Arrow accepts a NumPy scalar only in its own unit, but an array in any.
         return pa.array(np.array([time])).cast(type_)
     return pa.array([time], type_)

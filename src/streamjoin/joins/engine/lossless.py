@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamjoin.model.metadata import learned_metadata
 from streamjoin.model.plain_types import typed_column
 
 _types = pa.types
@@ -53,9 +54,9 @@ def lossless(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray | N
 def known_schema(known: pa.Schema, later: pa.Schema) -> pa.Schema:
     """`known`, with the types of `later` for columns that had only NULLs."""
     names = set(later.names)
-    return pa.schema(
-        [f.with_type(known_type(f.type, later.field(f.name).type)) if f.name in names else f for f in known]
-    )
+    fields = [f.with_type(known_type(f.type, later.field(f.name).type)) if f.name in names else f for f in known]
+    typed = [field.name for field, before in zip(fields, known, strict=True) if not field.type.equals(before.type)]
+    return pa.schema(fields, learned_metadata(known, later, typed) if typed else known.metadata)
 
 
 def known_type(known: pa.DataType, later: pa.DataType) -> pa.DataType:

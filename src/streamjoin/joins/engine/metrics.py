@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-from streamjoin.kernels.compiling import WATCH
+from streamjoin.jit.compiling import WATCH
+
+
+class StepSeconds(defaultdict[str, float]):
+    """Seconds by step, without those of compiling kernels."""
+
+    _last = 0.0
+
+    def start(self) -> None:
+        """Begin the first of some steps that follow each other."""
+        self._last = time.perf_counter() - WATCH.seconds
+
+    def lap(self, name: str) -> None:
+        """End a step: add the time since the one before it."""
+        now = time.perf_counter() - WATCH.seconds
+        self[name] += now - self._last
+        self._last = now
 
 
 @dataclass
@@ -21,7 +37,7 @@ class Counts:
     expired: int = 0
     late: int = 0
     rejected: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: StepSeconds = field(default_factory=lambda: StepSeconds(float))
 
     def saved(self) -> Callable[[], None]:
         """Return a function that restores the counters; times are not restored."""
@@ -32,17 +48,6 @@ class Counts:
             vars(self).update(counters)
 
         return restore
-
-    @staticmethod
-    def now() -> float:
-        """A clock in seconds that stands still while kernels are compiled."""
-        return time.perf_counter() - WATCH.seconds
-
-    def add_steps(self, names: Sequence[str], times: Sequence[float]) -> None:
-        """Add the time of consecutive steps, which began at `times`; the last one is the end."""
-        seconds = self.seconds
-        for name, (begin, end) in zip(names, pairwise(times), strict=True):
-            seconds[name] = seconds.get(name, 0.0) + end - begin
 
     def step(self, name: str) -> _Step:
         """Add the time spent in the block to step `name`, without the time for compiling kernels."""
@@ -62,4 +67,4 @@ class _Step:
 
     def __exit__(self, *_: object) -> None:
         spent = time.perf_counter() - WATCH.seconds - self._begin
-        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
+        self._seconds[self._name] += spent

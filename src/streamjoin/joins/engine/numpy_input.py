@@ -126,7 +126,7 @@ def _exact_column(array: Array, type_: pa.DataType) -> pa.Array | None:
     """An array of booleans or texts in Arrow, if it has this type there."""
     try:
         column = pa.array(array)
-    except (pa.ArrowException, TypeError, ValueError):
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     return column if column.type.equals(type_) else None
 
@@ -177,7 +177,9 @@ def _column(array: Array, name: str, side: str) -> pa.Array:
     try:
         return pa.array(values, mask=mask)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"column {name!r} of {side} is NumPy {array.dtype}, which has no Arrow form: {error}. Convert it with "
-            "array.astype(...)"
-        ) from error
+        reason = f"which has no Arrow form: {error}. Convert it with array.astype(...)"
+        if array.dtype.kind == "c":
+            reason = "for which Arrow has no type; push real and imaginary parts as two columns"
+        elif isinstance(error, OverflowError):
+            reason = "with a whole number beyond 64 bits; make them texts or decimal.Decimal of up to 76 digits"
+        raise InputError(f"column {name!r} of {side} is NumPy {array.dtype}, {reason}") from error

@@ -1,4 +1,10 @@
-"""The tests that an algorithm leaves undecided: further terms, out-of-order times, the residual expression."""
+"""The tests that an algorithm leaves undecided: further terms, times, the residual expression.
+
+Times are tested where positions alone do not decide which of them a tuple reaches. In event-time order what came before
+a tuple is no newer, and a window is a range of positions. In arrival order a window is two-sided: an earlier tuple may
+be too new as well as too old. While a side's times ascend, the one is a search at the end of its positions, as the
+other is at their begin; where they do not, candidates are tested by time.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +14,45 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Keep, Overflow
-from streamjoin.kernels.gather import sides_of_pairs
+from streamjoin.kernels.gather import first_beyond, sides_of_pairs
 from streamjoin.kernels.positions import filter_terms, filter_ticks
 from streamjoin.model.binding import BoundSpec
-from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
+from streamjoin.model.expression.evaluation import Read, from_arrow, grid_holds, holds
 from streamjoin.model.expression.nodes import Expression
+from streamjoin.windows.clock import FOREVER, NEVER, plus
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
 # Refinement runs inside a worker already.
 _ALONE = Workers(1)
+
+
+class TimeReach:
+    """The least and the greatest time that each tuple of a chunk matches, and the position before which these are."""
+
+    def __init__(self, upto: Array) -> None:
+        self.least = np.full(upto.size, NEVER, np.int64)
+        self.most = np.full(upto.size, FOREVER, np.int64)
+        self.ends = upto.copy()
+
+    def limit(self, at: Array, ends: Array, most: Array) -> None:
+        """Set the end of the positions, and the greatest time, for the tuples at some places."""
+        self.ends[at], self.most[at] = ends, most
+
+
+def too_new(store: SideStore, ticks: Array, size: int, upto: Array, at: Array) -> Array | None:
+    """For the tuples at some places, where what came before them gets newer than they reach; None if it nowhere does.
+
+    The times of the store ascend; `ticks` are those of the tuples, `upto` the positions that came before, by place.
+    """
+    stored = store.ticks
+    if stored is None:
+        raise AssertionError("a time window without ticks")
+    # One look is enough for streams that keep pace.
+    if not stored.size or not ticks.size or int(stored[-1]) - int(ticks.min()) <= size:
+        return None
+    ends = upto[at]
+    return ends if first_beyond(stored, plus(ticks, size), store.base, ends) else None
 
 
 class Refinement:
@@ -33,7 +68,7 @@ class Refinement:
         payload: tuple[SideStore, SideStore],
         chunk: Chunk,
         open_terms: tuple[int, ...],
-        least_ticks: Array | None,
+        reach: TimeReach | None,
         limit: int | None = None,
         reduce: Keep | None = None,
     ) -> None:
@@ -42,13 +77,13 @@ class Refinement:
         self._payload = payload
         self._chunk = chunk
         self._open_terms = open_terms
-        self._least_ticks = least_ticks
+        self._reach = reach
         self._place = np.empty(chunk.n, np.int64)
         self._limit = limit
         self._reduce = reduce
         self._kept = 0
         self._counting = threading.Lock()
-        self.tests = bool(open_terms) or any(test is not None for test in (bound.residual, reduce, least_ticks))
+        self.tests = bool(open_terms) or any(test is not None for test in (bound.residual, reduce, reach))
         """Whether a pair may be refused."""
         # Several threads count: appending is atomic, adding to a number is not.
         self.compared: list[int] = []
@@ -60,9 +95,9 @@ class Refinement:
         """The pairs that satisfy the conditions, in the arrays passed in."""
         chunk, (left, right), n = self._chunk, self._stores, probes.size
         self.compared.append(n)
-        if self._least_ticks is not None and left.ticks is not None and right.ticks is not None:
+        if self._reach is not None and left.ticks is not None and right.ticks is not None:
             n = filter_ticks(
-                probes, seqs, n, chunk.is_right, self._least_ticks,
+                probes, seqs, n, chunk.is_right, self._reach.least, self._reach.most,
                 left.ticks, right.ticks, left.base, right.base,
             )  # fmt: skip
         for t in self._open_terms:
@@ -73,7 +108,7 @@ class Refinement:
             )  # fmt: skip
         probes, seqs = probes[:n], seqs[:n]
         if self._residual is not None and n:
-            keep = self._holds(self._residual, *positions(chunk, probes, seqs))
+            keep = holds(self._residual, self._reading(self._residual, *positions(chunk, probes, seqs)), n)
             probes, seqs = probes[keep], seqs[keep]
         if self._reduce is not None:
             probes, seqs = self._reduce(probes, seqs)
@@ -97,28 +132,18 @@ class Refinement:
         """The residual alone for all probes and positions at once: columns are read once, not once per pair."""
         if self._residual is None:
             return np.ones((probes.size, seqs.size), np.bool_)
-        own = self._chunk.own_seq[probes]
-        if self._chunk.is_right[probes[0]]:
-            return self._holds(self._residual, seqs, own, (1, -1), (-1, 1))
-        return self._holds(self._residual, own, seqs, (-1, 1), (1, -1))
+        own, is_right = self._chunk.own_seq[probes], bool(self._chunk.is_right[probes[0]])
+        read = self._reading(self._residual, *((seqs, own) if is_right else (own, seqs)))
+        return grid_holds(self._residual, read, "r" if is_right else "l", (probes.size, seqs.size))
 
-    def _holds(
-        self,
-        expression: Expression,
-        left: Array,
-        right: Array,
-        left_shape: tuple[int, ...] = (-1,),
-        right_shape: tuple[int, ...] = (-1,),
-    ) -> Array:
+    def _reading(self, expression: Expression, left: Array, right: Array) -> Read:
+        """The columns of an expression at positions of both sides, each side gathered at once."""
         values = {}
-        sides = (("l", self._payload[0], left, left_shape), ("r", self._payload[1], right, right_shape))
-        for qualifier, store, seqs, shape in sides:
+        for qualifier, store, seqs in (("l", self._payload[0], left), ("r", self._payload[1], right)):
             columns = [column for column in expression.columns if column.qualifier == qualifier]
             rows = store.gather([column.name for column in columns], seqs, _ALONE)
-            values.update({column: from_arrow(rows[column.name]).reshape(*shape) for column in columns})
-        probes_first = left.size if left_shape != (1, -1) else right.size
-        shape = (left.size,) if len(left_shape) == 1 else (probes_first, left.size + right.size - probes_first)
-        return truth(evaluate(expression, values), shape)
+            values.update({column: from_arrow(rows[column.name]) for column in columns})
+        return values.__getitem__
 
 
 class Tally:

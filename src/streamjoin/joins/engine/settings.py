@@ -1,9 +1,13 @@
-"""Checks of a join's settings."""
+"""The settings of a join beside its spec, and their checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import pyarrow as pa
+
+from streamjoin.joins.auto import AlgorithmRequest
 from streamjoin.joins.engine.intake import SIDES, Sources
 from streamjoin.model.errors import SpecError
 from streamjoin.model.spec import JoinSpec
@@ -11,6 +15,29 @@ from streamjoin.windows.crew import MOST
 
 MAX_ROWS = 20_000_000
 """How many rows a call returns at the most, unless `max_rows=` says otherwise: some gigabytes."""
+
+
+@dataclass(frozen=True)
+class OpenSettings:
+    """What `open` is told beside the spec; see there."""
+
+    request: AlgorithmRequest = field(default_factory=AlgorithmRequest)
+    workers: int = 1
+    schemas: tuple[pa.Schema | None, pa.Schema | None] = (None, None)
+    sources: Mapping[str, Sequence[str]] | None = None
+    max_rows: int | None = MAX_ROWS
+    on_close: Callable[[pa.Table], object] | None = None
+    columns: Sequence[str] | None = None
+    general_pushes: int | None = None
+    """How many pushes take the general way before compiled steps: for warm-ups and tests. By default none if the
+    kernels are compiled already, else as many as cost what compiling does."""
+
+    def __post_init__(self) -> None:
+        check_workers(self.workers)
+        if self.max_rows is not None:
+            check_rows("max_rows", self.max_rows)
+        if self.on_close is not None and not callable(self.on_close):
+            raise SpecError(f"on_close={self.on_close!r}: give a function that takes a table")
 
 
 def check_workers(n: object) -> None:
@@ -35,11 +62,3 @@ def check_rows(name: str, n: object) -> None:
     """Reject an invalid number of rows."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise SpecError(f"{name}={n!r}: give a number of rows, 1 or more")
-
-
-def check_ends(max_rows: object, on_close: object) -> None:
-    """Reject an invalid `max_rows`, and an `on_close` that can't be called."""
-    if max_rows is not None:
-        check_rows("max_rows", max_rows)
-    if on_close is not None and not callable(on_close):
-        raise SpecError(f"on_close={on_close!r}: give a function that takes a table")

@@ -19,28 +19,31 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.joins.auto import AS_OF
 from streamjoin.joins.base import Overflow
-from streamjoin.joins.engine.later import later
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
-from streamjoin.joins.kinds.base import MISSING, Tail
-from streamjoin.joins.kinds.gathering import gather_or_null
+from streamjoin.joins.engine.result_rows import later_time
+from streamjoin.joins.kinds.base import MISSING, Tail, gather_or_null
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
-from streamjoin.joins.kinds.undecided_rows import UndecidedRows
-from streamjoin.joins.registry import AlgorithmChoice
+from streamjoin.joins.registry import AS_OF, AlgorithmChoice
+from streamjoin.joins.types.asof import oldest
+from streamjoin.joins.types.marks import outcome
 from streamjoin.kernels.kinds.asof import NONE, pair_behind, pair_nearest, undo
+from streamjoin.kernels.times import length_word
 from streamjoin.model.binding import BoundSpec
+from streamjoin.model.plain_types import retyped
 from streamjoin.windows.buffer import Buffer, Restore
-from streamjoin.windows.clock import NEVER
+from streamjoin.windows.clock import FOREVER, NEVER
 from streamjoin.windows.encoding import flat
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
 _LARGEST_CHUNK = 1 << 17
+# Tables of fewer rows are put together.
+_SMALL = 4096
 # Below this many right rows dropping some does not pay.
 _LEAST_STORED = 1 << 18
-_EVERYTHING = Tail((1 << 63) - 1, last=True)
+_EVERYTHING = Tail(FOREVER, last=True)
 
 
 class AsOfByKey:
@@ -55,6 +58,98 @@ class AsOfByKey:
     def nbytes(self) -> int:
         """No bytes: the operator holds them."""
         return 0
+
+
+class UndecidedRows:
+    """One side's tuples from position `base` to `count`, with the times and the key numbers of each.
+
+    They stay in the Arrow tables in which they came: rows are given out without a copy.
+    """
+
+    timed = True
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.base = 0
+        self.count = 0
+        self._tables: list[pa.Table] = []
+        self._ticks = Buffer(np.int64)
+        self._keys = Buffer(np.int64)
+
+    @property
+    def ticks(self) -> Array:
+        """The times."""
+        return self._ticks.values
+
+    def time_at(self, position: int) -> int:
+        """The time of the tuple at a position; the largest if it has not come yet."""
+        return FOREVER if position >= self.count else int(self.ticks[position - self.base])
+
+    @property
+    def keys(self) -> Array:
+        """The numbers of the keys."""
+        return self._keys.values
+
+    def append(self, table: pa.Table, keys: Array, ticks: Array) -> None:
+        """Add tuples in stream order."""
+        tail = [table]
+        while self._tables and self._tables[-1].num_rows + sum(part.num_rows for part in tail) <= _SMALL:
+            tail.insert(0, self._tables.pop())
+        self._tables.append(pa.concat_tables(tail).combine_chunks() if len(tail) > 1 else table)
+        self._keys.append(keys)
+        self._ticks.append(ticks)
+        self.count += table.num_rows
+
+    def first(self, n: int) -> pa.Table:
+        """The oldest `n` rows."""
+        pieces = []
+        for table in self._tables:
+            if n <= 0:
+                break
+            pieces.append(table if table.num_rows <= n else table.slice(0, n))
+            n -= table.num_rows
+        return pieces[0] if len(pieces) == 1 else pa.concat_tables([self.schema.empty_table(), *pieces])
+
+    def forget(self, position: int) -> int:
+        """Drop the tuples before a position; returns how many."""
+        n = rest = position - self.base
+        while self._tables and rest >= self._tables[0].num_rows:
+            rest -= self._tables.pop(0).num_rows
+        if rest:
+            self._tables[0] = self._tables[0].slice(rest)
+        self._keys.forget(n)
+        self._ticks.forget(n)
+        self.base = position
+        return n
+
+    def renumber(self, numbers: Array) -> None:
+        """Replace the numbers of the keys."""
+        # In new memory: a failed call returns to the old numbers.
+        self._keys = Buffer(np.int64)
+        self._keys.append(numbers)
+
+    def retype(self, schema: pa.Schema) -> None:
+        """Adopt a schema that gives types to columns that were all NULL so far."""
+        self._tables = [retyped(table, schema) for table in self._tables]
+        self.schema = schema
+
+    def saved(self) -> Restore:
+        """Return a function that restores these tuples."""
+        state = self.base, self.count, self.schema, self._keys
+        tables, parts = list(self._tables), [self._keys.saved(), self._ticks.saved()]
+
+        def restore() -> None:
+            self.base, self.count, self.schema, self._keys = state
+            self._tables = list(tables)
+            for part in parts:
+                part()
+
+        return restore
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(int(table.nbytes) for table in self._tables) + self._keys.nbytes + self._ticks.nbytes
 
 
 class _RightSide:
@@ -92,7 +187,7 @@ class AsOfOperator:
         # in the chain of its key.
         self._waiting: tuple[Buffer, ...] = tuple(Buffer(np.int64) for _ in range(3)) if self._looks_ahead else ()
         self._heads = Buffer(np.int64)
-        self._numbers = KeyNumbers(bound)
+        self._numbers = KeyNumbers(bound.keys)
         self._processed = 0
         self._right_count = 0
         self._room = _LEAST_STORED
@@ -112,6 +207,9 @@ class AsOfOperator:
     def stores(self) -> tuple[UndecidedRows, SideStore]:
         """The stored tuples of both sides."""
         return self._left, self._right.store
+
+    def at_once(self, schemas: object) -> None:
+        """None: every push is decided in steps."""
 
     def begin(self, ordered: Ordered, horizons: tuple[int, int] | None, tail: Tail | None = None) -> Work:
         """Prepare tuples to be joined."""
@@ -215,7 +313,7 @@ class AsOfOperator:
             partners = self._partners_ahead(tail) if self._looks_ahead else self._partners_behind(tail)
             keep = None
             if self.bound.spec.how != "left":
-                keep = partners != MISSING if self.bound.spec.how == "inner" else partners == MISSING
+                keep, _ = outcome(self.bound.spec.how, partners != MISSING, np.ones(partners.size, np.bool_))
         n = partners.size if keep is None else int(keep.sum())
         if limit is not None and n > limit:
             raise Overflow
@@ -248,8 +346,7 @@ class AsOfOperator:
             journal = self._journal_of(end - at, cursor)
         pair_behind(
             ticks[0][: ends[0]], left.keys[: ends[0]], ticks[1][:end], right.store.words[0][:end], at,
-            self._match.exact, -1 if self._tolerance is None else self._tolerance, last.values, partners, journal,
-            cursor,
+            self._match.exact, length_word(self._tolerance), last.values, partners, journal, cursor,
         )  # fmt: skip
         self._processed, right.at = left.base + ends[0], end
         self.counts.compared += end - at
@@ -264,8 +361,7 @@ class AsOfOperator:
         best, deadline, following = (buffer.values for buffer in self._waiting)
         pair_nearest(
             left.ticks, left.keys, left.base, _ticks(right.store), right.store.words[0],
-            cursor, tail.tick, tail.last, match.direction != "forward", match.exact,
-            -1 if self._tolerance is None else self._tolerance,
+            cursor, tail.tick, tail.last, match.direction != "forward", match.exact, length_word(self._tolerance),
             right.last.values, self._heads.values, best, deadline, following, journal,
         )  # fmt: skip
         self._processed, right.at = left.base + int(cursor[0]), int(cursor[1])
@@ -295,7 +391,7 @@ class AsOfOperator:
         if time is not None:
             own, type_ = left.column(time.left), time.type
             is_later = not self._looks_ahead and not self._arrival and own.type == type_
-            arrays.append(own if is_later else later([flat(own), right[time.right]], type_))
+            arrays.append(own if is_later else later_time([flat(own), right[time.right]], type_))
         self._front = self._left.base + partners.size if keep is None else self._left.base + keep.size
         return pa.Table.from_arrays(arrays, schema=bound.schema)
 
@@ -316,9 +412,8 @@ class AsOfOperator:
         needed[self._right.at :] = True
         if self._match.direction != "forward":
             newest = last[last != NONE]
-            if self._tolerance is not None and not self._arrival and not tail.last:
-                oldest = NEVER if tail.tick < NEVER + self._tolerance else tail.tick - self._tolerance
-                newest = newest[_ticks(store)[newest] >= oldest]
+            if not self._arrival and not tail.last:
+                newest = newest[_ticks(store)[newest] >= oldest(self._match, tail.tick)]
             needed[newest] = True
         if self._looks_ahead:
             partners = self._waiting[0].values[: self._processed - self._left.base]

@@ -17,6 +17,7 @@ from streamjoin.indexes.sorted_runs import SortedRun, SortedRuns, settle
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.packed_pairs import PackedPairs, PairOrder, ordered
 from streamjoin.joins.batch.sweep import LEAST_PART, Sweep
+from streamjoin.joins.registry import register_algorithm
 from streamjoin.kernels.batch.sorting import sort_entries, tops_of
 from streamjoin.kernels.batch.sweep import arrange, sweep_batch, sweep_run
 from streamjoin.model.binding import BoundSpec, IntervalPlan
@@ -175,3 +176,11 @@ class IntervalSweep(Sweep):
 def _share(probes: _ClassProbes, parts: int, part: int) -> tuple[int, int]:
     ranges = cuts(probes.words.size, parts)
     return ranges[part] if part < len(ranges) else (0, 0)
+
+
+register_algorithm(
+    IntervalSweep.name,
+    lambda bound, _, workers: IntervalSweep(bound, workers),
+    needs_interval=True,
+    kernel=lambda _: sweep_run,
+)

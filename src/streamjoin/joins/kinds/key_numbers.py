@@ -7,15 +7,13 @@ keys that are still in use.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from itertools import count
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.kinds.asof import NONE, identify
-from streamjoin.model.binding import BoundSpec
 from streamjoin.model.keys import KeyTerm
 from streamjoin.model.plain_types import without_extension
 from streamjoin.windows.encoding import SideEncoder, flat
@@ -34,13 +32,12 @@ class _ExactTerms:
 class KeyNumbers:
     """Numbers the keys of one join's equalities."""
 
-    def __init__(self, bound: BoundSpec) -> None:
-        self._bound = bound
-        exact = _ExactTerms(tuple(key for key in bound.keys if key.exact))
+    def __init__(self, equalities: Sequence[KeyTerm]) -> None:
+        self._equalities = equalities
+        exact = _ExactTerms(tuple(key for key in equalities if key.exact))
         self._encoders = (SideEncoder(exact, "left"), SideEncoder(exact, "right")) if exact.terms else None
-        self._valued = [key for key in bound.keys if not key.exact]
-        self._values: list[dict[Hashable, int]] = [{} for _ in self._valued]
-        self._width = len(bound.keys)
+        self._values = [_ValueNumbers(key) for key in equalities if not key.exact]
+        self._width = len(equalities)
         self._table = np.full(_LEAST_TABLE, NONE, np.int64)
         self._keys = np.empty((_LEAST_TABLE // 4, self._width), np.int64)
         self._count = np.full(1, 0 if self._width else 1, np.int64)
@@ -66,8 +63,7 @@ class KeyNumbers:
                 columns.append(term.word if side else term.lo)
                 if not side and term.lo is not term.hi:
                     lost |= term.lo > term.hi
-        for key, values in zip(self._valued, self._values, strict=True):
-            columns.append(_value_numbers(table.column((key.right if side else key.left).name), values, lost))
+        columns += [values.number(side, table, lost) for values in self._values]
         words = columns[0].reshape(-1, 1) if len(columns) == 1 else np.stack(columns, axis=1)
         return self._number_words(words, lost)
 
@@ -94,54 +90,56 @@ class KeyNumbers:
 
     def shrunk(self, used: Array) -> KeyNumbers:
         """The keys with the numbers `used`, ascending, numbered 0, 1, ... in that order."""
-        fresh = KeyNumbers(self._bound)
+        fresh = KeyNumbers(self._equalities)
         if not self._width:
             return fresh
         fresh._number_words(np.ascontiguousarray(self._keys[used]), np.zeros(used.size, np.bool_))
-        first = self._width - len(self._valued)
-        for place, values in enumerate(self._values):
-            numbers = set(self._keys[used, first + place].tolist())
-            # The words of values stay as they are, so new values must not repeat them.
-            fresh._values[place] = _Numbered(
-                {value: number for value, number in values.items() if number in numbers}, next_number(values)
-            )
+        first = self._width - len(self._values)
+        fresh._values = [values.kept(self._keys[used, first + place]) for place, values in enumerate(self._values)]
         return fresh
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return int(self._table.nbytes + self._keys.nbytes) + sum(64 * len(values) for values in self._values)
+        return int(self._table.nbytes + self._keys.nbytes) + sum(64 * len(values.numbers) for values in self._values)
 
 
-class _Numbered(dict[Hashable, int]):
-    """Numbers by value, of which some were dropped; the next one is beyond all that ever were."""
+class _ValueNumbers:
+    """A number for each value of a key that words do not decide; new ones are beyond all that ever were."""
 
-    def __init__(self, numbers: dict[Hashable, int], following: int) -> None:
-        super().__init__(numbers)
-        self.following = following
+    def __init__(self, key: KeyTerm, numbers: dict[Hashable, int] | None = None, following: int = 0) -> None:
+        self._key = key
+        self.numbers = numbers or {}
+        self._following = following
+
+    def number(self, side: int, table: pa.Table, lost: Array) -> Array:
+        """The number of each tuple's value; NULLs are added to `lost`."""
+        encoded = _encoded(table.column((self._key.right if side else self._key.left).name))
+        if encoded.null_count:
+            lost |= encoded.is_null().to_numpy(zero_copy_only=False)
+        distinct = encoded.dictionary.to_pylist()
+        numbers = np.empty(max(1, len(distinct)), np.int64)
+        for place, value in enumerate(distinct):
+            known = self.numbers.get(value)
+            if known is None:
+                # In this order: an interrupt may lose a number, but gives none twice.
+                known, self._following = self._following, self._following + 1
+                self.numbers[value] = known
+            numbers[place] = known
+        places: Array = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        return numbers[places]
+
+    def kept(self, used: Array) -> _ValueNumbers:
+        """The values with the numbers `used`, which they keep."""
+        numbers = set(used.tolist())
+        known = {value: number for value, number in self.numbers.items() if number in numbers}
+        return _ValueNumbers(self._key, known, self._following)
 
 
-def next_number(values: dict[Hashable, int]) -> int:
-    """The number of the next new value."""
-    return values.following if isinstance(values, _Numbered) else len(values)
-
-
-def _value_numbers(column: pa.ChunkedArray, values: dict[Hashable, int], lost: Array) -> Array:
-    """A number for each value of a column; NULLs are added to `lost`."""
-    array = without_extension(flat(column))
-    encoded = array.dictionary_encode()
-    if array.null_count:
-        lost |= array.is_null().to_numpy(zero_copy_only=False)
-    numbering = count(next_number(values))
-    distinct = encoded.dictionary.to_pylist()
-    numbers = np.empty(max(1, len(distinct)), np.int64)
-    for place, value in enumerate(distinct):
-        known = values.get(value)
-        if known is None:
-            known = next(numbering)
-            if isinstance(values, _Numbered):
-                values.following = known + 1
-            values[value] = known
-        numbers[place] = known
-    places: Array = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    return numbers[places]
+def _encoded(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
+    """A column as a dictionary of its values and their places there; one that is a dictionary already stays it."""
+    if pa.types.is_dictionary(column.type):
+        encoded = column.unify_dictionaries().combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if not encoded.dictionary.null_count:
+            return encoded
+    return without_extension(flat(column)).dictionary_encode()

@@ -2,7 +2,9 @@
 
 A runner hands over deliveries. A full queue makes the runner wait, and through it the sources. Rows wait for the first
 consumer in a queue of their own, which it takes over. Invariants: all queues get the same batches in the same order;
-a consumer that closed or was dropped holds up nobody.
+a closed or dropped consumer holds up no thread; no other lock is taken under the lock of the queues, so any call
+may wait for it. The finalizer of a consumer does not: it may run in a thread that has the lock of another join. One of
+the user's may close a consumer in a thread that has this lock, so it can be taken twice.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.joins.live.inbox import RowBytes
 from streamjoin.joins.live.latency import Histogram
-from streamjoin.joins.live.row_bytes import RowBytes
 from streamjoin.joins.live.runner import Delivery, Stopped
 from streamjoin.model.errors import StateError
 from streamjoin.windows.clock import NEVER
+from streamjoin.windows.interrupts import wait
 
-# A consumer that is dropped can't always notify: who waits for room looks again after so many seconds.
+# A consumer that is dropped can't always notify: a thread that waits for room looks again after this many seconds.
 _LOOK_AGAIN = 0.2
 _NO_TIMES = np.empty(0, np.int64)
 
@@ -61,7 +64,7 @@ class ConsumerQueue:
     gone: bool = False
     """The consumer closed, or was dropped."""
     unread: int | None = None
-    """Counts rows instead of keeping them, once nobody can read them any more."""
+    """Counts rows instead of keeping them, once no thread can read them any more."""
     reader: int | None = None
     """The thread that read last."""
     wakes: list[Callable[[], None]] = field(default_factory=list)
@@ -89,7 +92,7 @@ class ConsumerQueue:
             wake()
 
     def abandon(self) -> None:
-        """Count the rows from now on: nobody reads them."""
+        """Count the rows from now on: no thread reads them."""
         if self.unread is None:
             self.unread = self.rows
             self.clear()
@@ -104,7 +107,7 @@ class Broadcast:
     """Distributes the deliveries of one runner."""
 
     def __init__(self, result_rows: int, result_bytes: int, batch_rows: int) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)
         self._deliverers = 0
         # Deliveries are taken one at a time, so that all consumers get one order.
@@ -240,12 +243,18 @@ class Broadcast:
             return queue
 
     def detach(self, queue: ConsumerQueue) -> None:
-        """Forget a consumer; may run at any moment, in any thread, as the collector wants."""
+        """Forget a consumer, and wake whoever reads from it."""
+        queue.gone = True
+        with self.lock:
+            self._room.notify_all()
+            queue.notify()
+
+    def forget(self, queue: ConsumerQueue) -> None:
+        """Forget a consumer that was dropped, from which no thread reads; may run at any moment, in any thread."""
         queue.gone = True
         if self.lock.acquire(blocking=False):
             try:
                 self._room.notify_all()
-                queue.notify()
             finally:
                 self.lock.release()
 
@@ -264,7 +273,7 @@ class Broadcast:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError
-                queue.filled.wait(left)
+                wait(queue.filled, left)
             item = self._pop(queue)
         self.read.add(time.monotonic_ns() - item.arrived)
         return item.batch
@@ -303,7 +312,7 @@ class Broadcast:
     def leave(self, thread: int) -> None:
         """Don't wait for consumers that only `thread` reads: it is at the end of its block.
 
-        Their rows are counted as unread, as are those that no consumer has asked for. A consumer that nobody has read
+        Their rows are counted as unread, as are those that no consumer has asked for. A consumer that was not read
         so far keeps its rows, and they count only if there are too many to keep.
         """
         with self.lock:
@@ -347,6 +356,8 @@ def time_value(ticks: int | None, type_: pa.DataType | None) -> Any:
     """A bound in ticks as a value of the result's time; None for the beginning and the end of time."""
     if ticks is None or type_ is None or ticks in (NEVER, (1 << 63) - 1):
         return None
+    if type_ == pa.uint64():
+        return ticks - NEVER
     number = pa.int32() if type_.bit_width == 32 else pa.int64()
     try:
         return pa.array([ticks], number).view(type_)[0].as_py()

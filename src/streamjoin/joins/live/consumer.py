@@ -1,7 +1,7 @@
 """A consumer of a live join: reads every result row, by iteration, asynchronously or with a callback.
 
 Each consumer has a bounded queue of its own. A consumer that is closed, dropped or whose callback raises an error holds
-up nobody from then on.
+up no other from then on.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Consumer(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         self._broadcast = broadcast
         self._check = check
         self._queue = broadcast.attach()
-        self._close = weakref.finalize(self, broadcast.detach, self._queue)
-        self._close.atexit = False
+        self._dropped = weakref.finalize(self, broadcast.forget, self._queue)
+        self._dropped.atexit = False
         self.reached = 0
         """No row follows whose later tuple has a gate position before this one."""
         self.time: Any = None
@@ -92,8 +92,12 @@ class Consumer(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             await ready.wait()
 
     def close(self) -> None:
-        """Read no more: the join does not wait for this consumer from now on. May be called twice."""
-        self._close()
+        """Read no more: the join does not wait for this consumer from now on. May be called twice, from any thread.
+
+        Whoever waits for its next batch gets the end.
+        """
+        self._dropped.detach()
+        self._broadcast.detach(self._queue)
 
     def _note(self, batch: LiveBatch | None) -> LiveBatch | None:
         if batch is not None:

@@ -2,7 +2,9 @@
 
 While the driver joins, sources put their tuples into the inbox; then it takes all of them at once. Batches are
 therefore small when the join is idle, which keeps latency low, and large when it is busy, which makes it fast.
-Invariant: calls of one source are processed in their order.
+`DrivenJoin` is `Join` with every rule of its gate, windows and lateness; only the way in and the way out differ: the
+input of many sources in one call, rows with their gate positions. Invariants: calls of one source are processed in
+their order; a call hands out all rows of the tuples it released before the next call begins.
 """
 
 from __future__ import annotations
@@ -10,15 +12,207 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.joins.live.driven_join import DrivenJoin, JoinedRows
-from streamjoin.joins.live.inbox import Call, SourceInbox
+from streamjoin._arrays import Array
+from streamjoin.gate.decisions import Key
+from streamjoin.joins.base import Overflow
+from streamjoin.joins.engine.calls import Begin
+from streamjoin.joins.engine.driver import Join
+from streamjoin.joins.engine.lossless import known_schema
+from streamjoin.joins.engine.ordered import Work
+from streamjoin.joins.engine.settings import OpenSettings
+from streamjoin.joins.live.inbox import PushedRows, SourceInbox, collect
 from streamjoin.joins.live.latency import Histogram
-from streamjoin.joins.live.runner import Deliver, Delivery, Fail, Setup, Stopped
+from streamjoin.joins.live.runner import Call, Deliver, Delivery, Fail, Setup, Stopped
+from streamjoin.model.plain_types import retyped
+
+# A step with too many rows is cut into this many steps.
+_CUT = 8
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """Rows of some consecutive tuples."""
+
+    rows: pa.Table
+    later: Array
+    """The gate position of each row's later tuple, or of the tuple with which it comes out."""
+    arrived: Array
+    """When that tuple was pushed, or when the row was decided without one."""
+    reached: int
+    """The gate position up to which tuples are joined."""
+    time: int | None
+    """The time before which no later row's time is."""
+
+
+class DrivenJoin(Join):
+    """A join that one driver thread feeds."""
+
+    def __init__(self, setup: Setup, schemas: tuple[pa.Schema, pa.Schema], general_pushes: int | None = None) -> None:
+        super().__init__(
+            setup.spec,
+            OpenSettings(
+                setup.request,
+                setup.workers,
+                schemas,
+                max_rows=None,
+                columns=setup.columns,
+                general_pushes=general_pushes,
+            ),
+        )
+        self._batch_rows = setup.batch_rows
+        self._position = 0
+        self._time: int | None = None
+        self.released = Histogram()
+        """How long after their push tuples were ready."""
+
+    def run(self, calls: list[Call]) -> Iterator[JoinedRows]:
+        """Process the calls of the sources, and return the rows of the tuples that they made ready."""
+        return self._steps(self._receiving(calls))
+
+    def end(self) -> Iterator[JoinedRows]:
+        """End the input: the rows of all waiting tuples."""
+        return self._steps(self._closing())
+
+    @property
+    def gate_rows(self) -> int:
+        """The number of tuples that wait in the gate."""
+        return self._intake.waiting
+
+    @property
+    def holders(self) -> tuple[Key, ...]:
+        """The sources for which the gate waits, in event-time order."""
+        return () if self._intake.gate is None else self._intake.gate.holders
+
+    def _steps(self, begin: Begin) -> Iterator[JoinedRows]:
+        first = self._position
+        with self._lock:
+            self._check_usable()
+            work, rows = self._begin(begin)
+        if work is not None and rows is not None:
+            yield self._joined_rows(work, 0, first, rows)
+        tuples = 0 if work is None else self._next_size(work, rows)
+        while work is not None and work.waiting:
+            before = work.begin
+            try:
+                with self._lock:
+                    rows = self._attempt(partial(self._step, work, self._limit(tuples), tuples), work.saved())
+            except Overflow:
+                tuples = max(1, work.tried // _CUT)
+                continue
+            yield self._joined_rows(work, before, first, rows)
+            tuples = self._next_size(work, rows)
+        if self._time != self._reached_time():
+            # No tuple was ready, but the bound has moved.
+            self._time = self._reached_time()
+            yield JoinedRows(self._joined([]), _NONE, _NONE, self._position, self._time)
+
+    def _begin(self, begin: Begin) -> tuple[Work | None, pa.Table | None]:
+        """The first part of a call and its first step, saved together; without the step if that has too many rows."""
+
+        def both() -> tuple[Work | None, pa.Table | None]:
+            work = self._ready(begin)
+            return work, None if work is None or not work.waiting else self._step(work, self._batch_rows, None)
+
+        try:
+            return self._attempt(both)
+        except Overflow:
+            return self._attempt(lambda: self._ready(begin)), None
+
+    def _ready(self, begin: Begin) -> Work | None:
+        work = begin()
+        if work is not None and work.ordered.arrived is not None:
+            self.released.add(time.monotonic_ns() - work.ordered.arrived)
+        return work
+
+    def _joined_rows(self, work: Work, before: int, first: int, rows: pa.Table) -> JoinedRows:
+        """The rows of the step that began at tuple `before` of some work, whose first tuple has position `first`."""
+        places = before + self._operator.later
+        arrived = work.ordered.arrived
+        if before == work.ordered.is_right.size:
+            # Rows that the end of the call decides come out with the next tuple, or before it.
+            arrived = np.full(rows.num_rows, time.monotonic_ns())
+        else:
+            arrived = np.zeros(rows.num_rows, np.int64) if arrived is None else arrived[places]
+        if not work.waiting:
+            self._time = self._reached_time()
+        self._position = first + work.begin
+        return JoinedRows(rows, first + places, arrived, self._position, self._time)
+
+    def _reached_time(self) -> int | None:
+        """The time before which no later row's time is, in event-time order."""
+        gate = self._intake.gate
+        return None if gate is None else self._operator.earliest(gate.tick)
+
+    def _next_size(self, work: Work, rows: pa.Table | None) -> int:
+        """How many tuples the next step may have, by what the newest one gave."""
+        if rows is None:
+            return max(1, work.waiting // _CUT)
+        return work.tried * (_CUT if _CUT * rows.num_rows <= self._batch_rows else 1)
+
+    def _limit(self, tuples: int) -> int | None:
+        # A single tuple has at most one row per tuple of the other window.
+        return self._batch_rows if tuples > 1 else None
+
+    def _receiving(self, calls: list[Call]) -> Begin:
+        if self.spec.order == "event_time":
+            return lambda: self._collect(calls)
+        return lambda: self._feed(calls)
+
+    def _feed(self, calls: list[Call]) -> Work | None:
+        """In arrival order: the tuples of all sources as they were pushed."""
+        pushes = PushedRows(calls)
+        if not pushes.sizes:
+            return None
+        tables = [self._one_table(side, pushes.tables(side)) for side in (0, 1)]
+        self._learn_schemas(tables)
+        tables = [self._fitted(side, table) for side, table in enumerate(tables)]
+        is_right = pushes.is_right
+        n_left = 0 if tables[0] is None else tables[0].num_rows
+        left_first = not is_right[:n_left].any()
+        return self._intake.feed(tables, is_right, "", left_first=left_first, arrived=pushes.arrived)
+
+    def _collect(self, calls: list[Call]) -> Work | None:
+        """In event-time order: everything into the gate, then one release."""
+        gate = self._intake.gate
+        if gate is None:
+            raise AssertionError("event-time order without a gate")
+        collect(gate, calls, self._collect_pushes)
+        return self._intake.release()
+
+    def _collect_pushes(self, side: int, source: str, pushes: PushedRows) -> None:
+        tables: list[pa.Table | None] = [None, None]
+        tables[side] = self._one_table(side, pushes.tables(side))
+        self._learn_schemas(tables)
+        self._intake.collect(side, source, self._fitted(side, tables[side]), pushes.arrived)
+
+    def _one_table(self, side: int, parts: list[pa.Table]) -> pa.Table | None:
+        """The tuples of several pushes as one table; columns that were all NULL take the first type that came."""
+        if not parts:
+            return None
+        known = self._schemas[side]
+        if known is None:
+            raise AssertionError("tuples before the schema is known")
+        if any(part.schema is not known and not part.schema.equals(known) for part in parts):
+            for part in parts:
+                known = known_schema(known, part.schema)
+            parts = [retyped(part, known) for part in parts]
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+    def _fitted(self, side: int, table: pa.Table | None) -> pa.Table | None:
+        """The stored columns of the tuples, each in one piece."""
+        if table is None or self._bound is None:
+            return table
+        names = (self._bound.left_schema, self._bound.right_schema)[side].names
+        table = table if table.num_columns == len(names) else table.select(names)
+        return table if table.column(0).num_chunks == 1 else table.combine_chunks()
 
 
 class DrivenRunner:
@@ -47,21 +241,15 @@ class DrivenRunner:
         """Put tuples into the inbox; waits while it is full."""
         self._inbox.push(Call("push", side, name, arrived, rows), timeout)
 
-    def add_source(self, side: int, name: str) -> None:
-        """Open a source."""
-        self._inbox.put(Call("add", side, name, 0))
+    def submit(self, call: Call) -> None:
+        """Put a call into the inbox, whether it is full or not."""
+        self._inbox.put(call)
 
-    def advance(self, side: int, name: str, time: int) -> None:
-        """Declare that a source has no tuples before `time`."""
-        self._inbox.put(Call("advance", side, name, 0, None, time))
+    adopt = submit
 
-    def finish(self, side: int, name: str) -> None:
-        """Declare that a source has ended."""
-        self._inbox.put(Call("finish", side, name, 0))
-
-    def rest(self, side: int, name: str) -> None:
-        """Stop waiting for a source until its next tuples."""
-        self._inbox.put(Call("rest", side, name, 0))
+    def admit(self) -> None:
+        """Let in the pushes that wait for room."""
+        self._inbox.admit()
 
     # -- the driver ----------------------------------------------------------------------------------------
 
@@ -112,7 +300,9 @@ class DrivenRunner:
     def stop(self) -> None:
         """End the driver at once."""
         self._inbox.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is None:
+            self.join._end()
+        elif self._thread is not threading.current_thread():
             self._thread.join()
 
     def late(self) -> pa.Table:

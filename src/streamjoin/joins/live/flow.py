@@ -46,7 +46,7 @@ class Flow(ABC):
         """Send a chunk on its way; the intake's. Waits while there is no room."""
 
     def has_room(self, tuples: int) -> bool:  # noqa: ARG002
-        """Whether `send` takes so many tuples without waiting; the intake's."""
+        """Whether `send` takes this many tuples without waiting; the intake's."""
         return False
 
     def await_room(self) -> None:  # noqa: B027 - for flows that take few chunks at a time
@@ -92,11 +92,37 @@ class Flow(ABC):
         """Bytes held."""
 
 
-def in_result_order(pairs: TakenPairs, self_join: bool) -> TakenPairs:
-    """Sort pairs by the later tuple and then the earlier; both roles of a self-join's tuple are one position."""
-    later, seqs = pairs.later, pairs.seqs
-    order = np.lexsort((later & 1, seqs, later >> 1) if self_join else (seqs, later))
-    return TakenPairs(later[order], seqs[order])
+class HeldPairs:
+    """Pairs that were found and wait until all before them are."""
+
+    def __init__(self, self_join: bool) -> None:
+        self._self_join = self_join
+        self._pieces: list[TakenPairs] = []
+
+    def add(self, pairs: TakenPairs) -> None:
+        """Hold some more."""
+        if pairs.later.size:
+            self._pieces.append(pairs)
+
+    @property
+    def size(self) -> int:
+        """How many there are; any thread may ask."""
+        return sum(piece.later.size for piece in list(self._pieces))
+
+    def take(self, reached: int) -> TakenPairs:
+        """Take those whose later tuples lie before a gate position, in result order.
+
+        Sorted by the later tuple and then the earlier; both roles of a self-join's tuple are one position.
+        """
+        pairs = together(self._pieces)
+        ready = pairs.later < reached
+        self._pieces = []
+        if not ready.all():
+            self._pieces = [TakenPairs(pairs.later[~ready], pairs.seqs[~ready])]
+            pairs = TakenPairs(pairs.later[ready], pairs.seqs[ready])
+        later, seqs = pairs.later, pairs.seqs
+        order = np.lexsort((later & 1, seqs, later >> 1) if self._self_join else (seqs, later))
+        return TakenPairs(later[order], seqs[order])
 
 
 def together(pieces: list[TakenPairs]) -> TakenPairs:

@@ -2,8 +2,9 @@
 
 A push waits, or raises an error, while the tuples of the inbox and those that the join holds in its gate are too many.
 Invariants: calls of one source are taken in their order; a source for which the gate waits always finds room, one push
-at a time, since only it can empty the gate; every wait ends when the join stops. The gate waits for all sources that
-are at its least time: one thread may push to several of them, and does not know in which order they are waited for.
+at a time, since only it can empty the gate; every wait ends when the join stops, or its input is about to end. The gate
+waits for all sources that are at its least time: one thread may push to several of them, and does not know in which
+order they are waited for. If all are idle, it goes on with whichever comes first.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,25 +21,28 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.gate.decisions import Key
 from streamjoin.gate.merge import EventTimeGate
-from streamjoin.joins.live.row_bytes import RowBytes
-from streamjoin.joins.live.runner import Stopped
+from streamjoin.joins.live.runner import Call, Stopped
 from streamjoin.model.errors import BackPressureError
+from streamjoin.windows.interrupts import wait
 
-Event = Literal["add", "push", "advance", "finish", "rest"]
 
+class RowBytes:
+    """Counts the bytes of tables of one schema, without looking at them where all columns have a fixed width.
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a source."""
+    Arrow's own count visits every buffer and takes longer than a small push.
+    """
 
-    event: Event
-    side: int
-    source: str
-    arrived: int
-    rows: pa.Table | None = None
-    """The tuples of a push."""
-    time: int = 0
-    """The ticks of an `advance`."""
+    def __init__(self, schema: pa.Schema) -> None:
+        self._width: int | None = 0
+        for type_ in schema.types:
+            try:
+                self._width = None if self._width is None else self._width + -(-type_.bit_width // 8)
+            except ValueError:
+                self._width = None
+
+    def of(self, rows: pa.Table | pa.RecordBatch) -> int:
+        """The bytes of `rows`."""
+        return int(rows.nbytes) if self._width is None else self._width * int(rows.num_rows)
 
 
 class SourceInbox:
@@ -54,6 +56,8 @@ class SourceInbox:
         self._most_rows, self._most_bytes = most_rows, most_bytes
         self._row_bytes = [RowBytes(schema) for schema in schemas]
         self._lock = threading.Lock()
+        # One thread waits, and all are notified: an interrupt inside `notify` leaves a place that has been woken, and
+        # the next `notify` would wake that one again and nobody else.
         self._filled = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
         self._calls: deque[Call] = deque()
@@ -64,6 +68,7 @@ class SourceInbox:
         self._holders: tuple[Key, ...] = ()
         self._asleep = False
         self._sources_wait = 0
+        self._admits = False
         self.ended = self.stopped = False
 
     def __bool__(self) -> bool:
@@ -81,24 +86,24 @@ class SourceInbox:
             BackPressureError: there was no room for `timeout` seconds; nothing was taken.
             Stopped: the join has ended.
         """
-        rows = call.rows
-        if rows is None:
-            raise AssertionError("a push without rows")
-        n, nbytes = rows.num_rows, self._row_bytes[call.side].of(rows)
+        size = self._size(call)
         with self._lock:
             if self.stopped or not self._has_room(call):
                 self._wait_for_room(call, timeout)
-            self._calls.append(call)
-            self._rows += n
-            self._bytes += nbytes
-            self._wake()
+            self._append(call, size)
 
     def put(self, call: Call) -> None:
-        """Put a call without tuples into the inbox."""
+        """Put a call into the inbox, whether there is room for its tuples or not."""
+        size = self._size(call)
         with self._lock:
             self._check()
-            self._calls.append(call)
-            self._wake()
+            self._append(call, size)
+
+    def admit(self) -> None:
+        """Have room for every push from now on."""
+        with self._lock:
+            self._admits = True
+            self._room.notify_all()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until there is a call, or the end, or for so long; whether there is."""
@@ -112,7 +117,7 @@ class SourceInbox:
     def wake(self) -> None:
         """Have the thread that waits for calls look."""
         with self._lock:
-            self._filled.notify()
+            self._filled.notify_all()
 
     def take(self) -> list[Call] | None:
         """Everything that waits, once there is something; None at the end. They take up room until `release`."""
@@ -134,9 +139,9 @@ class SourceInbox:
             while self._calls and rows < most:
                 call = self._calls.popleft()
                 calls.append(call)
-                if call.rows is not None:
-                    rows += call.rows.num_rows
-                    nbytes += self._row_bytes[call.side].of(call.rows)
+                size = self._size(call)
+                rows += size[0]
+                nbytes += size[1]
             self._count(rows, nbytes)
             if self._sources_wait:
                 self._room.notify_all()
@@ -155,14 +160,14 @@ class SourceInbox:
         """End the input: `take` returns None when all calls are taken."""
         with self._lock:
             self.ended = True
-            self._filled.notify()
+            self._filled.notify_all()
 
     def stop(self) -> None:
         """Drop the calls, and end every wait."""
         with self._lock:
             self.stopped = True
             self._calls.clear()
-            self._filled.notify()
+            self._filled.notify_all()
             self._room.notify_all()
 
     def sizes(self) -> tuple[int, int]:
@@ -175,18 +180,26 @@ class SourceInbox:
         """Bytes of the tuples in the inbox."""
         return self._bytes
 
+    def _size(self, call: Call) -> tuple[int, int]:
+        """The tuples of a call, and their bytes."""
+        return (0, 0) if call.rows is None else (call.rows.num_rows, self._row_bytes[call.side].of(call.rows))
+
+    def _append(self, call: Call, size: tuple[int, int]) -> None:
+        self._rows += size[0]
+        self._bytes += size[1]
+        # Last: an interrupt comes behind a call, and finds the counts right.
+        self._calls.append(call)
+        if self._asleep and self._wakes:
+            self._filled.notify_all()
+            self._asleep = False
+
     def _count(self, rows: int, nbytes: int) -> tuple[int, int]:
-        """Take so much off the inbox."""
+        """Take these numbers off the inbox's counts."""
         self._all_rows += rows
         self._all_bytes += nbytes
         self._rows -= rows
         self._bytes -= nbytes
         return rows, nbytes
-
-    def _wake(self) -> None:
-        if self._asleep and self._wakes:
-            self._asleep = False
-            self._filled.notify()
 
     def _check(self) -> None:
         if self.stopped:
@@ -195,7 +208,7 @@ class SourceInbox:
     def _has_room(self, call: Call) -> bool:
         rows = self._rows + self._taken[0] + self._gate[0]
         nbytes = self._bytes + self._taken[1] + self._gate[1]
-        if rows < self._most_rows and nbytes < self._most_bytes:
+        if self._admits or (rows < self._most_rows and nbytes < self._most_bytes):
             return True
         return not self._rows and (call.side, call.source) in self._holders
 
@@ -209,14 +222,14 @@ class SourceInbox:
                     raise BackPressureError(
                         fullness(timeout, self._rows + self._taken[0], self._gate[0], self._holders)
                     )
-                self._room.wait(left)
+                wait(self._room, left)
         finally:
             self._sources_wait -= 1
         self._check()
 
 
 def fullness(timeout: float, waiting: int, in_gate: int, holders: tuple[Key, ...]) -> str:
-    """Why a push was refused: so many tuples wait for the join and in its gate, which waits for these sources."""
+    """Why a push was refused: how many tuples wait for the join and in its gate, and for which sources."""
     gate = ""
     if in_gate:
         behind = f"source {holders[0][1]!r}" if holders else "a side without a source"

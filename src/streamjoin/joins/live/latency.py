@@ -13,7 +13,7 @@ from streamjoin._arrays import Array
 _SHIFT: Final = 48
 _FIRST: Final = 1023 << 4
 _BUCKETS: Final = 44 << 4
-# Of a batch with more rows, so many are sampled at even distances.
+# Of a batch with more rows, this many are sampled at even distances.
 _SAMPLES: Final = 1024
 _BATCHES: Final = 64
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}

@@ -1,19 +1,28 @@
 """`Live`: a join that runs by itself. Sources push from any thread, consumers read results as they are found.
 
 The live join owns sources, consumers, back-pressure, errors and the end; a runner does the joining (`runner.py`).
-Invariants: an error in any thread reaches every source and consumer; once `stop` or the end of the block has returned,
-no thread of the join is left.
+Invariants: an error in any thread reaches every source and consumer; once `stop`, `wait` or the end of the block has
+returned, no thread of the join is left, but one that runs a callback.
+
+Locks, each taken before those after it: a source's own, `_binding`, then the inner ones, held for some lines each
+(`_lock`, the waiting input's, the runner's queue, the consumers' queues). Only a source's own lock is held while
+something waits for room. So the end first has the runner let such pushes in, and then takes the locks of sources.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import logging
+import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,32 +31,103 @@ import pyarrow as pa
 
 from streamjoin._html import Figures, PlanText, plan_or_error
 from streamjoin.joins.auto import AlgorithmRequest, choose
-from streamjoin.joins.engine.explain import explain
-from streamjoin.joins.engine.inputs import as_schema, as_table, conform, is_pandas, named_columns, untyped
+from streamjoin.joins.engine.explain import explain, in_short
+from streamjoin.joins.engine.inputs import as_schema, as_table, conform, is_pandas, named_columns, settled, untyped
 from streamjoin.joins.engine.intake import SIDES, tick_of
 from streamjoin.joins.engine.numpy_input import has_columns
+from streamjoin.joins.engine.settings import check_rows, check_workers
 from streamjoin.joins.live.broadcast import Broadcast, LiveBatch, failure
 from streamjoin.joins.live.consumer import Consumer, Subscription
 from streamjoin.joins.live.driven import DrivenRunner
-from streamjoin.joins.live.idle import IdleWatch, WaitClock
-from streamjoin.joins.live.lifetime import LiveThreads, register
-from streamjoin.joins.live.registry import RUNNERS
-from streamjoin.joins.live.runner import Runner, Setup, Stopped
-from streamjoin.joins.live.settings import LiveLimits
-from streamjoin.joins.live.source import LiveSource
-from streamjoin.joins.live.waiting import Replaced, WaitingInput
+from streamjoin.joins.live.runner import Call, Fail, Runner, Setup, Stopped
+from streamjoin.joins.live.source import IdleWatch, LiveSource, MonotonicClock, Replaced, WaitClock, WaitingInput
+from streamjoin.joins.registry import KINDS
+from streamjoin.model import durations
 from streamjoin.model.binding import BoundSpec, bind, narrowed
 from streamjoin.model.comparisons import with_comparisons
-from streamjoin.model.errors import InputError, StateError
+from streamjoin.model.errors import InputError, SpecError, StateError
+from streamjoin.model.output import check_wanted
 from streamjoin.model.spec import JoinSpec
+from streamjoin.windows.interrupts import wait_for
 
 _LOG = logging.getLogger("streamjoin")
 # What the description of a join tells of it, where a runner does not count it.
 _COUNTED = ("tuples_left", "tuples_right", "compared", "results", "expired", "window_left", "window_right")
 # How long the end waits for a callback that is under way.
 _CALLBACK_SECONDS = 10.0
-# Rates are over the last so many seconds.
+# The seconds that rates are averaged over.
 _RATE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class LiveLimits:
+    """How much may wait where."""
+
+    queue_rows: int = 1 << 19
+    """Tuples between the sources and the join, in queues and in the gate."""
+    queue_bytes: int = 1 << 28
+    """Likewise, in bytes."""
+    result_rows: int = 1 << 20
+    """Rows between the join and one consumer."""
+    result_bytes: int = 1 << 28
+    """Likewise, in bytes."""
+    batch_rows: int = 1 << 20
+    """Rows of one record batch."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name.endswith("bytes") and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise SpecError(f"{name}={value!r}: give a number of bytes, 1 or more")
+            check_rows(name, value)
+
+
+def idle_seconds(spec: JoinSpec, idle: object) -> float | None:
+    """How long a source may be silent, in seconds."""
+    if idle is None:
+        return None
+    if spec.order != "event_time":
+        raise SpecError("idle= is for order='event_time'; in arrival order no source waits for another")
+    if not durations.is_duration(idle):
+        raise SpecError(f"idle={idle!r}: give a duration such as '2 seconds'")
+    seconds = durations.nanoseconds(idle) / 1e9
+    if seconds < 0.001:
+        raise SpecError(f"idle={idle!r}: it is at least a millisecond")
+    return seconds
+
+
+@dataclass
+class LiveThreads:
+    """What has to be stopped when a live join is dropped: held apart from it, as a thread must not keep it alive.
+
+    Invariant: a runner is started and known here, or neither; once `stop` was called, none is started any more.
+    """
+
+    runner: Runner | None = None
+    watch: IdleWatch | None = None
+    _stopped: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, runner: Runner, broadcast: Broadcast, fail: Fail) -> None:
+        """Start a runner.
+
+        Raises:
+            Stopped: the join has ended; the runner is stopped and has no thread.
+        """
+        with self._lock:
+            if not self._stopped:
+                runner.start(broadcast.deliver, fail)
+                self.runner = runner
+                return
+        runner.stop()
+        raise Stopped("this live join has ended")
+
+    def stop(self) -> None:
+        """Stop the threads."""
+        with self._lock:
+            self._stopped = True
+        for part in (self.watch, self.runner):
+            if part is not None:
+                part.stop()
 
 
 class Live:
@@ -76,7 +156,7 @@ class Live:
         ]
         self._bound: BoundSpec | None = None
         self._runner: Runner | None = None
-        self._waiting = WaitingInput(max(1, limits.queue_rows // 2))
+        self._waiting = WaitingInput(max(1, limits.queue_rows // 2), max(1, limits.queue_bytes // 2))
         self._target: Runner | WaitingInput = self._waiting
         self._broadcast = Broadcast(limits.result_rows, limits.result_bytes, limits.batch_rows)
         self._lock = threading.Lock()
@@ -93,12 +173,13 @@ class Live:
         self._forked = False
         self._snapshots = deque([(time.monotonic(), 0, 0)])
         self._threads = LiveThreads()
+        # Before threads are started: they are ended even if this fails.
+        self._finalizer = register(self, self._broadcast, self._threads)
         with self._binding:
             self._bind(self._schemas)
         if idle is not None:
             own = weakref.ref(self)
             self._threads.watch = IdleWatch(idle, clock, lambda: _sources_of(own), _reporter(self._broadcast, own))
-        self._finalizer = register(self, self._broadcast, self._threads)
 
     # -- sources -------------------------------------------------------------------------------------------
 
@@ -130,7 +211,7 @@ class Live:
             self._sources.add(source)
             self._sources_in_all += 1
         try:
-            self.attempt(lambda runner: runner.add_source(index, name))
+            self.attempt(lambda runner: runner.submit(Call("add", index, name)))
         except BaseException:
             self.left(source)
             raise
@@ -185,7 +266,14 @@ class Live:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all rows are in the consumers' queues, after `close`, or the join has ended in another way."""
         self._check_process()
-        return self._done.wait(timeout)
+        if not wait_for(self._done, timeout):
+            return False
+        with self._lock:
+            closer = self._closer
+        if closer is not None and closer is not threading.current_thread():
+            # It has nothing left to do but to end.
+            closer.join()
+        return True
 
     def stop(self) -> None:
         """End at once: tuples and rows that wait are dropped, and no thread is left. May be called twice."""
@@ -225,7 +313,7 @@ class Live:
         try:
             self.close()
             self._broadcast.leave(thread)
-            self._done.wait()
+            wait_for(self._done)
             for subscription in self._subscriptions:
                 subscription.wait()
         except BaseException:
@@ -305,6 +393,13 @@ class Live:
         lines.append(f"sources     {figures['sources']:,} open, {figures['sources_in_all']:,} in all")
         lines.append(f"consumers   {figures['consumers']}")
         return PlanText("\n".join(lines))
+
+    def __repr__(self) -> str:
+        state = ["stopped"] if self._broadcast.stopped else ["closed"] if self._closer is not None else []
+        if isinstance(self._runner, DrivenRunner):
+            return self._runner.join._in_short("Live", *state)
+        algorithm = None if self._runner is None else self._request.algorithm
+        return in_short("Live", self.spec, algorithm, f"{len(self._sources):,} open sources", *state)
 
     def _repr_html_(self) -> str:
         return plan_or_error(self.explain)
@@ -418,14 +513,15 @@ class Live:
         self._bind(schemas)
         self._schemas = schemas
 
-    def _bind(self, schemas: list[pa.Schema | None]) -> None:
+    def _bind(self, schemas: list[pa.Schema | None], ending: bool = False) -> None:
         left, right = schemas
         if left is None or (right is None and not self.spec.self_join) or untyped(self.spec, left, right):
             return
         bound = narrowed(bind(self.spec, left, right), self._columns)
         if self._bound is None:
-            # Not after the end: nobody would end its threads.
-            self._check_input()
+            # Not after the end: nothing would end its threads.
+            if not ending:
+                self._check_input()
             choose(with_comparisons(bound), self._request)
             self._start(bound, (left, left if right is None else right))
         self._bound = bound
@@ -445,21 +541,37 @@ class Live:
         )
         # Runners with threads of their own give pairs; other kinds of joins give rows at the end of a window, too.
         is_inner = self.spec.how == "inner" and self.spec.match is None
-        build = RUNNERS.get(self._request.algorithm) if is_inner else None
+        kind = KINDS.get(self._request.algorithm)
+        build = kind.live if is_inner and kind is not None else None
         runner: Runner = DrivenRunner(setup, schemas) if build is None else build(setup)
         self._broadcast.begin(bound.schema, None if bound.time is None else bound.time.type)
-        runner.start(self._broadcast.deliver, _reporter(self._broadcast, weakref.ref(self)))
-        self._runner = self._threads.runner = runner
+        try:
+            self._threads.start(runner, self._broadcast, _reporter(self._broadcast, weakref.ref(self)))
+        except Stopped:
+            self._check_input()
+            raise
+        self._runner = runner
 
         def switch() -> None:
             self._target = runner
 
-        self._waiting.hand_over(runner, switch)
+        try:
+            self._waiting.hand_over(runner, switch)
+        except Stopped:
+            self._check_input()
+            raise
+        except BaseException as error:
+            # The runner has some of the calls, and they can't be made again.
+            self._broadcast.fail(error)
+            self._reap()
+            raise
 
     def _drain(self) -> None:
         """End the input in a thread of its own, since consumers may have to read before the last row is delivered."""
         try:
             with self._binding:
+                if self._runner is None and self._waiting.rows:
+                    self._settle_types()
                 runner = self._runner
                 if runner is None:
                     self._waiting.wake()
@@ -469,6 +581,11 @@ class Live:
             for source in sources:
                 source.end()
             if runner is not None:
+                # Pushes may wait for room that only the end makes.
+                runner.admit()
+            for source in sources:
+                source.await_call()
+            if runner is not None:
                 runner.drain()
             if self._broadcast.error is None:
                 self._broadcast.end()
@@ -476,18 +593,28 @@ class Live:
             pass
         except BaseException as error:
             self._broadcast.fail(error)
-            self._reap()
         finally:
+            self._waiting.wake()
+            self._threads.stop()
             self._done.set()
+
+    def _settle_types(self) -> None:
+        """Bind the join at its end, where no value will come any more that gives a column a type."""
+        left, right = self._schemas
+        if left is not None and (right is not None or self.spec.self_join):
+            self._schemas = list(settled(self.spec, left, right))
+            self._bind(self._schemas, ending=True)
 
     def _check_none_preserved(self) -> None:
         """Reject an end at which unmatched tuples should come out but have no columns yet."""
         if self.spec.preserved and self._waiting.rows:
             sides = [side for side, schema in zip(SIDES, self._schemas, strict=True) if schema is None]
-            what = f"the columns of the {sides[0]} side are" if sides else "the type of a key or a time is"
+            what = "the type of a key or a time is not known; push a value"
+            if sides:
+                what = f"the columns of the {sides[0]} side are not known; push it, if only an empty table"
             raise StateError(
-                f"close() can't give the unmatched tuples of how={self.spec.how!r}: {what} not known; push it, if only "
-                "an empty table, or give left_schema= and right_schema= to live"
+                f"close() can't give the unmatched tuples of how={self.spec.how!r}: {what}, or give left_schema= and "
+                "right_schema= to live"
             )
 
     def _reap(self) -> None:
@@ -536,3 +663,107 @@ def _reporter(broadcast: Broadcast, live: weakref.ref[Live]) -> Callable[[BaseEx
             join._reap()
 
     return report
+
+
+_ALL: weakref.WeakSet[Live] = weakref.WeakSet()
+
+
+def running() -> list[Live]:
+    """The live joins of this process that have not ended."""
+    return [live for live in list(_ALL) if not live._done.is_set()]
+
+
+def register(live: Live, broadcast: Broadcast, threads: LiveThreads) -> weakref.finalize[..., Live]:
+    """Have a live join stopped when it is dropped, and when the process ends; returns what does the first."""
+    _ALL.add(live)
+    finalizer = weakref.finalize(live, _release, broadcast, threads)
+    finalizer.atexit = False
+    return finalizer
+
+
+def _release(broadcast: Broadcast, threads: LiveThreads) -> None:
+    """Stop a join that was dropped; in another thread, since the collector may run while this one holds a lock."""
+
+    def stop() -> None:
+        broadcast.stop()
+        threads.stop()
+
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=stop, name="streamjoin-end", daemon=True).start()
+
+
+def _stop_all() -> None:
+    for live in list(_ALL):
+        live.stop()
+
+
+def _after_fork() -> None:
+    for live in list(_ALL):
+        live._orphan()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def live(
+    spec: JoinSpec,
+    algorithm: str = "auto",
+    workers: int = 1,
+    *,
+    ordered: bool = True,
+    index: str | None = None,
+    index_options: Mapping[str, float] | None = None,
+    options: Mapping[str, object] | None = None,
+    left_schema: pa.Schema | None = None,
+    right_schema: pa.Schema | None = None,
+    columns: Sequence[str] | None = None,
+    idle: str | timedelta | None = None,
+    queue_rows: int = LiveLimits.queue_rows,
+    queue_bytes: int = LiveLimits.queue_bytes,
+    result_rows: int = LiveLimits.result_rows,
+    result_bytes: int = LiveLimits.result_bytes,
+    batch_rows: int = LiveLimits.batch_rows,
+    clock: WaitClock | None = None,
+) -> Live:
+    """Start a join that runs by itself: sources push from any thread, consumers read rows as they are found.
+
+    Args:
+        spec: what to join.
+        algorithm: "auto", or one by name; all give the same rows.
+        workers: threads that share the work.
+        ordered: True for the rows in result order, the same for any threads; False for rows as soon as they are found,
+            with punctuations that say how far the result is complete. Most algorithms find rows in result order anyway.
+        index: the index by name, for algorithms that use one; by default the one that suits the condition.
+        index_options: settings of that index, such as {"merge_ratio": 0.125}.
+        options: settings of the algorithm, by name.
+        left_schema: the left side's schema, if it should be checked, or its types fixed, before the first push.
+        right_schema: likewise for the right side.
+        columns: the columns of the result; others are not stored. The result's time is always included. Default: all.
+        idle: in event-time order, after how long without a push or `advance` a source is no longer waited for.
+        queue_rows: how many tuples may wait in front of the join, and in its gate; then sources wait.
+        queue_bytes: likewise, in bytes.
+        result_rows: how many rows may wait for a consumer; then the join waits.
+        result_bytes: likewise, in bytes.
+        batch_rows: how many rows a record batch has at the most.
+        clock: the clock that `idle` is measured with, for tests.
+    """
+    if not isinstance(spec, JoinSpec):
+        raise SpecError(f"live takes a JoinSpec, not {type(spec).__name__}")
+    if not isinstance(ordered, bool):
+        raise SpecError(f"ordered={ordered!r}: it is True or False")
+    spec.warn_of_order(stacklevel=2)
+    spec = spec.in_order()
+    check_workers(workers)
+    return Live(
+        spec,
+        AlgorithmRequest(algorithm, index, index_options or {}, options or {}),
+        workers,
+        ordered=ordered,
+        schemas=(left_schema, right_schema),
+        columns=check_wanted(columns),
+        idle=idle_seconds(spec, idle),
+        clock=clock or MonotonicClock(),
+        limits=LiveLimits(queue_rows, queue_bytes, result_rows, result_bytes, batch_rows),
+    )

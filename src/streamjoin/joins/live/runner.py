@@ -4,7 +4,9 @@ A live join owns sources, consumers, back-pressure and errors; a runner owns eve
 the result rows: gate, positions, windows, threads. Invariants of a runner:
 
 - a delivery is made once, by any of the runner's threads, and never after `stop` has returned;
-- the live join calls `push`, `advance`, `finish` and `rest` of one source from one thread at a time;
+- the live join makes the calls of one source from one thread at a time;
+- only `push` waits for room, and `drain` for the end; the live join holds no lock of its own when it calls them, but
+  that of the source that pushes;
 - `reached` only grows, and after a delivery with `reached` = p no row has its later tuple before gate position p;
 - the rows, and `later` and `earlier`, depend on the input in gate order alone.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,33 @@ class Delivery:
     """All rows whose later tuple lies before this gate position have been delivered with this delivery."""
     time: int | None
     """In event-time order, in ticks of the time column: no later row has an earlier time."""
+
+
+Event = Literal["add", "push", "advance", "finish", "rest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a source.
+
+    - "add" opens it: in event-time order the gate waits for it from now on. A name that has finished may come again: it
+      is a new source with a new clock, and its tuples follow those of the same time that the earlier one still has in
+      the gate.
+    - "advance": it has no tuples before `time`.
+    - "rest": the gate stops waiting for it until its next tuples or "advance"; it keeps its clock. If the gate waits
+      for no source, its bound is the greatest that a source has passed, as on Spark.
+    - "finish": it has ended, and its place can be given to another. If no source is left, the gate releases what is
+      waiting, and its bound stays there: others may come.
+    """
+
+    event: Event
+    side: int
+    source: str
+    arrived: int = 0
+    rows: pa.Table | None = None
+    """The tuples of a push."""
+    time: int = 0
+    """The ticks of an `advance`."""
 
 
 Deliver = Callable[[Delivery], None]
@@ -85,13 +114,6 @@ class Runner(Protocol):
     def start(self, deliver: Deliver, fail: Fail) -> None:
         """Start the threads."""
 
-    def add_source(self, side: int, name: str) -> None:
-        """Open a source; in event-time order the gate waits for it from now on.
-
-        A name that has finished may come again: it is a new source with a new clock, and its tuples follow those of
-        the same time that the earlier one still has in the gate.
-        """
-
     def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
         """Take tuples of one source, in its own order; waits while there is no room for them.
 
@@ -99,20 +121,17 @@ class Runner(Protocol):
             BackPressureError: there was no room for `timeout` seconds; nothing was taken.
         """
 
-    def advance(self, side: int, name: str, time: int) -> None:
-        """Declare that a source has no tuples before `time`, in ticks of the time column."""
+    def adopt(self, call: Call) -> None:
+        """Take a call that was made before there was a runner, whether there is room or not; returns at once."""
 
-    def finish(self, side: int, name: str) -> None:
-        """Declare that a source has ended; its place can be given to another.
+    def admit(self) -> None:
+        """Let in the pushes that wait for room, and all later ones: the input is about to end.
 
-        If no source is left, the gate releases what is waiting, and its bound stays there: others may come.
+        In event-time order only the end may make the room that a push waits for.
         """
 
-    def rest(self, side: int, name: str) -> None:
-        """Stop waiting for a source until its next tuples or `advance`; it keeps its clock.
-
-        If the gate waits for no source, its bound is the greatest that a source has passed, as on Spark.
-        """
+    def submit(self, call: Call) -> None:
+        """Take a call that is not a push."""
 
     def drain(self) -> None:
         """End the input: return when every result has been delivered."""

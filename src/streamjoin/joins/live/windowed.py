@@ -1,8 +1,8 @@
 """The windows of a running join: positions and stored tuples on the way in, result rows on the way out.
 
-`Operator` does both in one call. Here the intake stores tuples and sends them on as chunks, and the collector gathers
-rows for the pairs that come back, from another thread. A chunk is *open* until all its pairs are found; stored tuples
-are dropped only when no open chunk can match them. Invariant: `lock` is held wherever stored tuples are read or
+`Operator.step` does both in one call. Here the intake stores tuples and sends them on as chunks, and the collector
+gathers rows for the pairs that come back, from another thread. A chunk is *open* until all its pairs are found; stored
+tuples are dropped only when no open chunk can match them. Invariant: `lock` is held wherever stored tuples are read or
 written.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,11 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Chunk, Refine
-from streamjoin.joins.engine.compiled_step import CompiledStep, EncodedPush
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
-from streamjoin.joins.engine.refine import Refinement
+from streamjoin.joins.engine.push_plan import EncodedPush, PushPlan
+from streamjoin.joins.engine.refine import Refinement, TimeReach
 from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.kernels.gather import place_pairs
 from streamjoin.kernels.positions import OPS, OWN_SEQ
@@ -31,6 +30,8 @@ from streamjoin.windows.buffer import Buffer
 from streamjoin.windows.workers import Workers
 
 I64 = npt.NDArray[np.int64]
+Stored = tuple[Chunk | None, TimeReach | None, EncodedPush | None]
+"""Stored tuples: with their positions, what limits them by time, and as words; see `SentChunk`."""
 
 # A larger push takes longer than the calls of the general way.
 _MOST_PUSHED = 1 << 12
@@ -120,10 +121,10 @@ class LiveOperator(Operator):
         self._workers = Workers(1)
         self.lock = threading.Lock()
         self.tests = bool(self._open_terms) or self.bound.residual is not None
-        """Whether pairs must be tested; from the first time on that times in arrival order go back, they must."""
-        if self._compiled is not None:
+        """Whether pairs must be tested; in arrival order from the first time on that positions alone do not decide."""
+        if self.plan is not None:
             # Compiling takes as long as for the join's own kernels; general steps would hold up all other threads.
-            self._compiled.begin()
+            self.plan.begin()
         self._takes_pushes = not (
             self._self_join
             or bound.spec.order == "event_time"
@@ -132,7 +133,6 @@ class LiveOperator(Operator):
         )
         self.builds_chunks = True
         """Whether the flow needs chunks of tuples that are encoded as blocks."""
-        self._stored: tuple[Chunk | None, Array | None, EncodedPush | None]
         self._bounds = (0, 0)
         self._was_compiled = False
         # Per gate position from `_first` on: the position in its own stream, doubled, plus 1 for the right side; when
@@ -143,7 +143,7 @@ class LiveOperator(Operator):
     @property
     def index_row(self) -> int:
         """The row of the index words in a block; -1 if there is none."""
-        return -1 if self._compiled is None else self._compiled.index_row
+        return -1 if self.plan is None else self.plan.index_row
 
     def send(self, work: Work, begin: int, most: int, bounds: tuple[int | None, int | None]) -> SentChunk:
         """Store at most `most` of the next tuples and give them positions, the first one gate position `begin`.
@@ -154,13 +154,12 @@ class LiveOperator(Operator):
         if arrived is None:
             raise AssertionError("tuples of a live join without times of arrival")
         with self.lock:
-            self.step(work, None, most)
-            chunk, least, block = self._stored
-            self.tests = self.tests or least is not None
+            chunk, reach, block = self._store_next(work, most)
+            self.tests = self.tests or reach is not None
             refine, own, arrived = None, None, arrived[first : work.begin]
             if chunk is not None:
                 own = chunk.own_seq << 1 | chunk.is_right
-                refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, least)
+                refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, reach)
             elif block is not None:
                 own = block.words[OWN_SEQ] << 1 | block.words[OPS] & 1
             if own is None:
@@ -172,7 +171,7 @@ class LiveOperator(Operator):
 
     def send_push(self, side: int, rows: pa.Table, arrived: int, begin: int) -> SentChunk | None:
         """`send` for one push of one side, by few calls; None, with nothing changed, if it needs the general way."""
-        compiled, n = self._compiled, rows.num_rows
+        compiled, n = self.plan, rows.num_rows
         if compiled is None or self.builds_chunks or self.tests or not self._takes_pushes:
             return None
         if n > _MOST_PUSHED or not compiled.is_ready:
@@ -200,13 +199,14 @@ class LiveOperator(Operator):
         return SentChunk(begin, begin + n, None, None, block, self._bounds, None)
 
     def reserve(self, n: int) -> tuple[I64, I64]:
-        """Room for the next `n` gate positions: see `place_pairs`."""
+        """Room for the next `n` gate positions, whose tuples a kernel stores: see `place_pairs`."""
+        self._was_compiled = True
         return self._own.room_for(n), self._arrived.room_for(n)
 
-    def expire(self) -> None:
+    def expire(self, horizons: tuple[int, int] | None = None) -> None:
         """Find out which positions no later tuple looks up, after tuples were stored."""
-        self._was_compiled = True
-        self._forget(None)
+        left, right = (max(self._bounds[side], self._forget_bound(side, horizons)) for side in (0, 1))
+        self._bounds = (min(left, right),) * 2 if self._self_join else (left, right)
 
     @property
     def dropped(self) -> tuple[int, int]:
@@ -219,7 +219,7 @@ class LiveOperator(Operator):
         with self.lock:
             self.counts.results += later.size
             place_pairs(later, seqs, self._first, self._own.values, self._arrived.values, left, right, arrived)
-            table = self._rows_at(left, right)
+            table = self._gather(left, right)
         if self._self_join:
             return ResultRows(table, later >> 1, seqs << 1 | later & 1, arrived)
         return ResultRows(table, later, seqs, arrived)
@@ -257,18 +257,30 @@ class LiveOperator(Operator):
                     dropped = self.stores[side].forget(sent.dropped[side])
                     self.counts.expired += dropped if side == 0 or not self._self_join else 0
 
-    def _rows_at(self, left: Array, right: Array) -> pa.Table:
-        if self._compiled is None or not self._was_compiled or self._self_join:
-            return super()._rows_at(left, right)
+    def _gather(self, left: Array, right: Array) -> pa.Table:
+        if self.plan is None or not self._was_compiled or self._self_join:
+            return self._rows_at(left, right)
         # Every pair as if its left tuple came later.
         words = np.zeros((max(OPS, OWN_SEQ) + 1, left.size), np.int64)
         words[OWN_SEQ] = left
-        return self._compiled.gather(EncodedPush(words, left.size, True, ()), np.arange(left.size), right)
+        return self.plan.gather(EncodedPush(words, left.size), np.arange(left.size), right)
 
-    # -- what `step` calls in place of pairing and dropping ------------------------------------------------
+    def _store_next(self, work: Work, most: int) -> Stored:
+        """Store at most `most` of the next tuples."""
+        n = work.ordered.is_right.size
+        end = min(n, work.begin + most)
+        work.tried = end - work.begin
+        stored = None
+        if self.plan is not None and work.tried == n and self.plan.is_due():
+            stored = self._store_compiled(self.plan, work)
+        if stored is None:
+            stored = self._store_chunk(work, end)
+        self.expire(work.horizons if end == n else None)
+        work.begin = end
+        return stored
 
-    def _step_compiled(self, compiled: CompiledStep, work: Work, limit: int | None) -> pa.Table | None:
-        del limit
+    def _store_compiled(self, compiled: PushPlan, work: Work) -> Stored | None:
+        """Store all tuples of some work by kernels; None, with nothing changed, if they need the general way."""
         if any(self._descent[side] > self.stores[side].base for side in (0, 1)):
             return None
         with self.counts.step("encode"):
@@ -278,20 +290,23 @@ class LiveOperator(Operator):
         with self.counts.step("store"):
             if not compiled.store(block, work.ordered, (0, 0), False):
                 return None
-            builds = self.builds_chunks or self.tests
-            self._stored = compiled.chunk(block, work.ordered.is_right) if builds else None, None, block
+            builds = self.builds_chunks or self.tests or block.reach is not None
+            chunk = compiled.chunk(block, work.ordered.is_right) if builds else None
         self._was_compiled = True
-        self._forget(work.horizons)
-        work.begin, work.at = work.tried, list(block.counts)
-        return self.no_rows
+        work.at = list(block.counts)
+        return chunk, block.reach, block
 
-    def _process_chunk(self, is_right: Array, parts: list[Any], limit: int | None) -> pa.Table:
-        del limit
+    def _store_chunk(self, work: Work, end: int) -> Stored:
+        """Store the tuples up to `end`, column by column."""
+        ordered, encoded = work.ordered, self._encoded(work)
+        is_right = ordered.is_right[work.begin : end]
+        rights = int(np.count_nonzero(is_right))
+        counts = (work.tried, work.tried) if self._self_join else (work.tried - rights, rights)
+        stored = []
         with self.counts.step("store"):
-            stored = [self._store(side, *parts[side]) for side in (0, 1)]
-            self._stored = (*self._chunk(is_right, stored), None)
-        return self.no_rows
-
-    def _forget(self, horizons: tuple[int, int] | None) -> None:
-        left, right = (max(self._bounds[side], self._forget_bound(side, horizons)) for side in (0, 1))
-        self._bounds = (min(left, right),) * 2 if self._self_join else (left, right)
+            for side, (at, n) in enumerate(zip(work.at, counts, strict=True)):
+                rows = ordered.tables[side].slice(at, n)
+                stored.append(self._store(side, rows, encoded[side], slice(at, at + n), ordered.ticks[side]))
+            chunk, reach = self._chunk(is_right, stored)
+        work.at = [at + n for at, n in zip(work.at, counts, strict=True)]
+        return chunk, reach, None

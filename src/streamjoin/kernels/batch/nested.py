@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
+from streamjoin.jit.flags import kernel
 from streamjoin.kernels.searching import gallop
 
 BLOCK = 2048
@@ -44,56 +44,7 @@ def count_two(first: Array, second: Array, lo1: Any, span1: Any, lo2: Any, span2
 
 
 @kernel
-def nested_one(
-    words: Array,
-    lo: Array,
-    span: Array,
-    first: Array,
-    last: Array,
-    p_begin: int,
-    p_end: int,
-    out_probe: Array,
-    out_place: Array,
-) -> tuple[int, int]:
-    """Pairs (probe, place) for probes p_begin to p_end over places first[p] to last[p]; words are unsigned.
-
-    Returns (the next probe, the number of pairs): it stops before a probe whose pairs would not fit.
-    """
-    unsigned = words.dtype.type
-    n_out = 0
-    counts = np.empty((GROUP, 1), np.int64)
-    p = p_begin
-    while p < p_end:
-        group = min(GROUP, p_end - p)
-        low, high = _extent(first, last, p, group)
-        blocks = max(0, (high - low + BLOCK - 1) // BLOCK)
-        if counts.shape[1] < blocks:
-            counts = np.empty((GROUP, blocks), np.int64)
-        for b in range(blocks):
-            block_begin, block_end = low + b * BLOCK, min(low + (b + 1) * BLOCK, high)
-            for g in range(group):
-                begin, end = max(block_begin, first[p + g]), min(block_end, last[p + g])
-                counts[g, b] = count_one(words[begin:end], lo[p + g], span[p + g]) if begin < end else 0
-        for g in range(group):
-            total = 0
-            for b in range(blocks):
-                total += counts[g, b]
-            if n_out + total > out_probe.size:
-                return p + g, n_out
-            for b in range(blocks):
-                if counts[g, b] > 0:
-                    begin = max(low + b * BLOCK, first[p + g])
-                    end = min(low + (b + 1) * BLOCK, last[p + g])
-                    for j in range(begin, end):
-                        if unsigned(words[j] - lo[p + g]) <= span[p + g]:
-                            out_probe[n_out], out_place[n_out] = p + g, j
-                            n_out += 1
-        p += group
-    return p, n_out
-
-
-@kernel
-def nested_two(
+def nested_pairs(
     words: Array,
     words2: Array,
     lo: Array,
@@ -107,14 +58,18 @@ def nested_two(
     out_probe: Array,
     out_place: Array,
 ) -> tuple[int, int]:
-    """`nested_one` for two terms at once."""
+    """Pairs (probe, place) for probes p_begin to p_end over places first[p] to last[p]; words are unsigned.
+
+    Without `words2` there is one term. Returns (the next probe, the number of pairs): it stops before a probe whose
+    pairs would not fit.
+    """
     unsigned = words.dtype.type
     n_out = 0
     counts = np.empty((GROUP, 1), np.int64)
     p = p_begin
     while p < p_end:
         group = min(GROUP, p_end - p)
-        low, high = _extent(first, last, p, group)
+        low, high = _group_bounds(first, last, p, group)
         blocks = max(0, (high - low + BLOCK - 1) // BLOCK)
         if counts.shape[1] < blocks:
             counts = np.empty((GROUP, blocks), np.int64)
@@ -122,8 +77,11 @@ def nested_two(
             block_begin, block_end = low + b * BLOCK, min(low + (b + 1) * BLOCK, high)
             for g in range(group):
                 begin, end = max(block_begin, first[p + g]), min(block_end, last[p + g])
-                counts[g, b] = 0
-                if begin < end:
+                if begin >= end:
+                    counts[g, b] = 0
+                elif words2.size == 0:
+                    counts[g, b] = count_one(words[begin:end], lo[p + g], span[p + g])
+                else:
                     counts[g, b] = count_two(
                         words[begin:end], words2[begin:end], lo[p + g], span[p + g], lo2[p + g], span2[p + g]
                     )
@@ -138,8 +96,8 @@ def nested_two(
                     begin = max(low + b * BLOCK, first[p + g])
                     end = min(low + (b + 1) * BLOCK, last[p + g])
                     for j in range(begin, end):
-                        if (unsigned(words[j] - lo[p + g]) <= span[p + g]) & (
-                            unsigned(words2[j] - lo2[p + g]) <= span2[p + g]
+                        if unsigned(words[j] - lo[p + g]) <= span[p + g] and (
+                            words2.size == 0 or unsigned(words2[j] - lo2[p + g]) <= span2[p + g]
                         ):
                             out_probe[n_out], out_place[n_out] = p + g, j
                             n_out += 1
@@ -181,14 +139,10 @@ def scan_window(
         high = gallop(seqs, high if high > 0 and seqs[high - 1] < upto[place] else 0, upto[place])
         first[i] = low
         last[i] = max(low, high) if usable.size == 0 or usable[begin + i] else low
-    out = out_probe, out_seq
-    if terms == 1:
-        done, n = nested_one(words, lo[begin:end], span[begin:end], first, last, 0, end - begin, *out)
-    else:
-        done, n = nested_two(
-            words, words2, lo[begin:end], span[begin:end], lo2[begin:end], span2[begin:end], first, last, 0,
-            end - begin, *out,
-        )  # fmt: skip
+    done, n = nested_pairs(
+        words, words2 if terms > 1 else words2[:0], lo[begin:end], span[begin:end], lo2[begin:end], span2[begin:end],
+        first, last, 0, end - begin, out_probe, out_seq,
+    )  # fmt: skip
     for i in range(n):
         out_probe[i] = at[np.uint64(begin + out_probe[i])]
         out_seq[i] = seqs[np.uint64(out_seq[i])]
@@ -199,7 +153,7 @@ def scan_window(
 
 
 @kernel
-def _extent(first: Array, last: Array, p: int, group: int) -> tuple[int, int]:
+def _group_bounds(first: Array, last: Array, p: int, group: int) -> tuple[int, int]:
     low, high = first[p], last[p]
     for g in range(1, group):
         low = min(low, first[p + g])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import sort_8_across
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import sort_8_across
 
 SEQ_BITS = 43
 PROBE_BITS = 63 - SEQ_BITS

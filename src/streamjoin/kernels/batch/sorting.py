@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
+from streamjoin.jit.flags import kernel
+from streamjoin.kernels.searching import first_from
 
 BLOCK = 16
-"""A run's directory has the last word of every so many."""
+"""A run's directory has the last word of every block of this many entries."""
 BLOCK_BITS = 4
 
 _SMALL = 40
@@ -141,8 +142,8 @@ def _insertion(words: Array, tags: Array) -> tuple[Array, Array]:
 
 
 @kernel
-def extent(words: Array) -> tuple[int, int]:
-    """The least and the largest word."""
+def least_and_most(words: Array) -> tuple[int, int]:
+    """The least and the greatest word."""
     least, most = words[0], words[0]
     for i in range(words.size):
         least, most = min(least, words[i]), max(most, words[i])
@@ -282,11 +283,4 @@ def tops_of(words: Array) -> Array:
 @kernel
 def lower_bound(words: Array, word: int) -> int:
     """The first place whose word is at least `word`."""
-    low, high = 0, words.size
-    while low < high:
-        middle = (low + high) >> 1
-        if words[middle] < word:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return first_from(words, 0, words.size, word)

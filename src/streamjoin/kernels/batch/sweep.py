@@ -4,6 +4,11 @@ The low ends of the probes' intervals ascend (`make_ascending`); runs are sorted
 last word of every block (`tops_of`): one pass moves a pointer forward through the directory, and the block that it
 finds is read a few probes later, when it has arrived from memory. A pair is one word: the probe's place in the chunk,
 which is gate order, above the stored tuple's position (`kernels.batch.pairs`).
+
+`sweep_within` takes one run whose entries have an age, and returns those in the probe's window. Where a batch is much
+longer than the window, or a key is heavy, most entries with a fitting word are too old or too new. Entries of one word
+lie nearly in the order of their ages, so a whole block of entries is often out of the window: the least and the
+greatest age of a block are computed on first use, and such blocks are skipped.
 """
 
 from __future__ import annotations
@@ -11,11 +16,12 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.jit.flags import CHECKED, inlined, kernel
+from streamjoin.jit.machine import below_8, below_16, count_bits, emit_8, prefetch, upto_8
+from streamjoin.jit.memory import words_at
 from streamjoin.kernels.batch.pairs import SEQ_BITS
 from streamjoin.kernels.batch.sorting import BLOCK, BLOCK_BITS, sort_entries
-from streamjoin.kernels.flags import CHECKED, kernel, melted
-from streamjoin.kernels.machine import below_8, below_16, count_bits, emit_8, prefetch, upto_8
-from streamjoin.kernels.memory import words_at
+from streamjoin.kernels.searching import leap
 
 LO, HI, PROBE, LIVE = range(4)
 """The rows of a side's probes: the interval of words, the place in the chunk, the least position that it matches."""
@@ -39,22 +45,11 @@ _ALL = 255
 
 @kernel
 def _gallop(words: Array, at: int, word: int) -> int:
-    n = words.size
-    step = BLOCK * _HOPS
-    while at + step < n and words[at + step] < word:
-        at += step
-        step *= 2
-    high = min(at + step, n)
-    while at < high:
-        middle = (at + high) >> 1
-        if words[middle] < word:
-            at = middle + 1
-        else:
-            high = middle
-    return at
+    """`leap`, as a call: a place that is far away is rare."""
+    return leap(words, at, word, BLOCK * _HOPS)
 
 
-@melted
+@inlined
 def skip(words: Array, others: Array, begin: int, low: int, stride: int) -> int:
     """A place at or shortly before the first word not below `low`; probes are about `stride` entries apart.
 
@@ -157,7 +152,7 @@ def sort_probes(
                 first = False
 
 
-@melted
+@inlined
 def _next_block(tops: Array, block: int, low: int) -> int:
     """The first block from `block` on whose last word is not below `low`."""
     n, hops = tops.size, 0
@@ -174,7 +169,7 @@ def _next_block(tops: Array, block: int, low: int) -> int:
     return block
 
 
-@melted
+@inlined
 def _begin_in(words: Array, block: int, low: int) -> int:
     """The first place from the block on whose word is not below `low`: in the block, or behind it in the last one."""
     begin = block << BLOCK_BITS
@@ -185,7 +180,7 @@ def _begin_in(words: Array, block: int, low: int) -> int:
     return begin
 
 
-@melted
+@inlined
 def _fetch(words: Array, seqs: Array, block: int) -> None:
     at = block << BLOCK_BITS
     for line in range(0, BLOCK, _LINE):
@@ -349,4 +344,102 @@ def sweep_chunk(
             right_entries[SEQ], right_tops, bases, state[1:], ranges[0, 1], out, n_out,
         )  # fmt: skip
         state[0] += state[1] >= ranges[0, 1]
+    return n_out
+
+
+_SHORT, _LONG = 6, 12
+_KNOWN, _TICKS, _SEQS = 0, 1, 3
+_COLUMNS = 5
+
+
+def age_blocks(n: int) -> tuple[Array, Array]:
+    """Empty tables of the known ages of the short and the long blocks of `n` entries."""
+    return np.zeros(((n >> _SHORT) + 1, _COLUMNS), np.int64), np.zeros(((n >> _LONG) + 1, _COLUMNS), np.int64)
+
+
+@kernel
+def _learn(known: Array, number: int, shift: int, ticks: Array, seqs: Array) -> None:
+    begin = number << shift
+    end = begin + (1 << shift)
+    row = known[number]
+    row[_TICKS], row[_TICKS + 1] = ticks[begin:end].min(), ticks[begin:end].max()
+    row[_SEQS], row[_SEQS + 1] = seqs[begin:end].min(), seqs[begin:end].max()
+    row[_KNOWN] = 1
+
+
+@inlined
+def _outside(
+    known: Array, shift: int, at: int, high: int, words: Array, ticks: Array, seqs: Array,
+    since: int, until: int, first: int, last: int,
+) -> bool:  # fmt: skip
+    """Whether a whole block of entries begins at `at`, its words fit, and no entry of it is in the window."""
+    length = 1 << shift
+    if at & (length - 1) or at + length > words.size or words[at + length - 1] > high:
+        return False
+    number = at >> shift
+    if not known[number, _KNOWN]:
+        _learn(known, number, shift, ticks, seqs)
+    row = known[number]
+    return bool(row[_TICKS + 1] < since or row[_TICKS] > until or row[_SEQS + 1] < first or row[_SEQS] > last)
+
+
+@kernel
+def sweep_within(
+    lo: Array,
+    hi: Array,
+    since: Array,
+    until: Array,
+    first: Array,
+    last: Array,
+    words: Array,
+    ticks: Array,
+    seqs: Array,
+    short: Array,
+    long: Array,
+    cursor: Array,
+    out_probe: Array,
+    out_place: Array,
+) -> int:
+    """Emit (probe, place) of the entries that each probe's intervals of words, ticks and seqs hold; return how many.
+
+    The low ends ascend (`sweep.make_ascending`). `short` and `long` are the run's `age_blocks`. Stops at a full output,
+    with cursor = (next probe, place in the run where its interval begins, place to go on from or -1), and goes on from
+    there when called again.
+    """
+    capacity = out_probe.size
+    i, begin, resume = cursor[0], cursor[1], cursor[2]
+    n, n_probes, n_out = words.size, lo.size, 0
+    stride = n // max(1, n_probes)
+    previous = _LEAST
+    while i < n_probes:
+        low, high = lo[i], hi[i]
+        if low <= high:
+            if CHECKED:
+                assert low >= previous, "the low ends of probes must ascend"  # noqa: S101 - only in a checked build
+                previous = low
+            if stride > 1:
+                begin = skip(words, ticks, begin, low, stride)
+            while begin < n and words[begin] < low:
+                begin += 1
+            j = begin if resume < 0 else resume
+            resume = -1
+            t0, t1, s0, s1 = since[i], until[i], first[i], last[i]
+            while j < n and words[j] <= high:
+                if not j & ((1 << _SHORT) - 1):
+                    if _outside(long, _LONG, j, high, words, ticks, seqs, t0, t1, s0, s1):
+                        j += 1 << _LONG
+                        continue
+                    if _outside(short, _SHORT, j, high, words, ticks, seqs, t0, t1, s0, s1):
+                        j += 1 << _SHORT
+                        continue
+                if n_out == capacity:
+                    cursor[0], cursor[1], cursor[2] = i, begin, j
+                    return n_out
+                out_probe[n_out] = i
+                out_place[n_out] = j
+                tick, seq = ticks[j], seqs[j]
+                n_out += (t0 <= tick) & (tick <= t1) & (s0 <= seq) & (seq <= s1)
+                j += 1
+        i += 1
+    cursor[0], cursor[1], cursor[2] = i, begin, -1
     return n_out

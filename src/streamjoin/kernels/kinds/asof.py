@@ -11,14 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
+from streamjoin.jit.flags import kernel
 from streamjoin.kernels.positions import merge_sides
+from streamjoin.kernels.times import MIN, NO_LIMIT, after, distance, is_within
 
 NONE = -1
-DECIDED = -(1 << 63)
+DECIDED = MIN
 """The deadline of a left tuple whose partner is known."""
-_MOST = (1 << 63) - 1
 
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 # What a journal entry restores.
 _LAST, _HEAD, _BEST, _DEADLINE, _FOLLOWING = 0, 1, 2, 3, 4
 
@@ -31,7 +32,7 @@ def pair_behind(
     """best[i]: the newest right tuple of left tuple i's key that is not later than it, or earlier without `exact`.
 
     Right tuples before place `begin` are in `last` already. cursor[3] becomes the number of journal entries; an empty
-    journal stands for a caller that has a copy of `last`. `tolerance` below 0 is no tolerance.
+    journal means that the caller has a copy of `last`. `tolerance` is a length (`kernels.times`).
     """
     comes_first = np.empty(left_ticks.size + right_ticks.size - begin, np.bool_)
     if exact:
@@ -39,13 +40,10 @@ def pair_behind(
     else:
         merge_sides(left_ticks, right_ticks[begin:], comes_first)
     cursor[3] = _look_back(comes_first, exact, left_keys, right_keys, begin, last, best, journal)
-    if tolerance >= 0:
+    if tolerance != NO_LIMIT:
         for i in range(left_ticks.size):
-            if best[i] != NONE:
-                distance = left_ticks[i] - right_ticks[best[i]]
-                # A distance that wraps around is beyond every tolerance.
-                if distance < 0 or distance > tolerance:
-                    best[i] = NONE
+            if best[i] != NONE and not is_within(left_ticks[i], right_ticks[best[i]], tolerance):
+                best[i] = NONE
 
 
 @kernel
@@ -97,14 +95,13 @@ def pair_nearest(
     """Process the tuples before `tick`, or all of them: partners ahead, and with `backward` behind as well.
 
     cursor is (next left, next right, first left that has not come out, journal entries), as places in the arrays;
-    cursor[2] moves behind the last left tuple that is decided together with all before it. `tolerance` below 0 is no
-    tolerance.
+    cursor[2] moves behind the last left tuple that is decided together with all before it. `tolerance` is a length
+    (`kernels.times`).
     """
     li, ri, front, n = cursor[0], cursor[1], cursor[2], 0
     rights_first = exact and backward
-    # The nearest right tuple ahead that counts: one of the same time is found by looking back.
-    least_ahead = 0 if exact and not backward else 1
-    limit = tolerance if tolerance >= 0 else _MOST
+    # A right tuple of the same time is ahead only where looking back does not find it.
+    looks_ahead = tolerance != 0 or (exact and not backward)
     while True:
         has_left = li < left_ticks.size and (everything or left_ticks[li] < tick)
         has_right = ri < right_ticks.size and (everything or right_ticks[ri] < tick)
@@ -118,15 +115,15 @@ def pair_nearest(
             now, key = left_ticks[li], left_keys[li]
             best[li], deadline[li], following[li] = NONE, DECIDED, NONE
             if key >= 0:
-                reach = limit
-                if backward and last[key] != NONE:
-                    distance = now - right_ticks[last[key]]
-                    # A distance that wraps around is beyond every tolerance.
-                    if (0 <= distance <= limit) or tolerance < 0:
-                        best[li] = last[key]
-                        reach = distance - 1
-                if reach >= least_ahead:
-                    deadline[li] = now + reach if now <= _MOST - reach else _MOST
+                waits, reach = looks_ahead, np.int64(tolerance)
+                if backward and last[key] != NONE and is_within(now, right_ticks[last[key]], tolerance):
+                    best[li] = last[key]
+                    behind = distance(now, right_ticks[last[key]])
+                    # Only one that is closer counts now.
+                    waits = behind > np.uint64(1)
+                    reach = np.int64(behind - np.uint64(1)) if waits else reach
+                if waits:
+                    deadline[li] = after(now, reach)
                     following[li] = head[key]
                     journal[n, 0], journal[n, 1], journal[n, 2] = _HEAD, key, head[key]
                     n += 1
@@ -192,12 +189,13 @@ def identify(words: Array, table: Array, keys: Array, count: Array, out: Array) 
     mask = table.size - 1
     width = words.shape[1]
     for i in range(words.shape[0]):
-        hashed = words[i, 0] * -7046029254386353131
-        hashed ^= (hashed >> 32) & 0xFFFFFFFF
+        # Unsigned: only there a product may wrap around.
+        hashed = np.uint64(words[i, 0]) * _SPREAD
+        hashed ^= hashed >> np.uint64(32)
         for c in range(1, width):
-            hashed = (hashed ^ words[i, c]) * -7046029254386353131
-            hashed ^= (hashed >> 32) & 0xFFFFFFFF
-        slot = hashed & mask
+            hashed = (hashed ^ np.uint64(words[i, c])) * _SPREAD
+            hashed ^= hashed >> np.uint64(32)
+        slot = np.int64(hashed & np.uint64(mask))
         while True:
             number = table[slot]
             if number == NONE:
@@ -258,8 +256,8 @@ def choose_nearest(
 ) -> int:  # fmt: skip
     """The partners of the left tuples from `front` on that are decided where no time before `tick` follows.
 
-    With neither `backward` nor `forward` the nearer one counts, the one behind if both are equally far. Returns how
-    many are decided.
+    With neither `backward` nor `forward` the nearer one counts, the one behind if both are equally far. `tolerance` is
+    a length (`kernels.times`). Returns how many are decided.
     """
     n = 0
     while front + n < base + behind.size:
@@ -270,11 +268,13 @@ def choose_nearest(
             if now >= tick:
                 break
             if not backward:
-                # The farthest time at which a closer partner may come.
-                reach = tolerance
+                waits, reach = tolerance != 0, np.int64(tolerance)
                 if not forward and back != NONE:
-                    reach = now - right_ticks[back - right_base] - 1
-                if next_ == NONE and reach > 0 and (now > _MOST - reach or now + reach >= tick):
+                    known = distance(now, right_ticks[back - right_base])
+                    waits = known > np.uint64(1)
+                    reach = np.int64(known - np.uint64(1)) if waits else reach
+                # The farthest time at which a closer partner may come.
+                if next_ == NONE and waits and after(now, reach) >= tick:
                     break
         if backward:
             partners[n] = back
@@ -284,7 +284,7 @@ def choose_nearest(
             partners[n] = back
         else:
             now = left_ticks[front + n - left_base]
-            nearer = right_ticks[next_ - right_base] - now < now - right_ticks[back - right_base]
+            nearer = distance(right_ticks[next_ - right_base], now) < distance(now, right_ticks[back - right_base])
             partners[n] = next_ if nearer else back
         n += 1
     return n

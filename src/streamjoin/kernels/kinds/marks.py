@@ -7,7 +7,8 @@ chunk of the tuple that finds them gone, and their own position.
 from __future__ import annotations
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
+from streamjoin.jit.flags import kernel
+from streamjoin.kernels.times import MAX, after
 
 UNMATCHED, MATCHED, GONE = 0, 1, 2
 
@@ -76,17 +77,14 @@ def take_firsts(firsts: Array, base: int, positions: Array, ranks: Array, keep: 
 
 
 @kernel
-def leave_by_count(
-    marks: Array, base: int, begin: int, end: int, size: int, at: Array, first: int, places: Array, positions: Array
-) -> int:
-    """The unmatched of positions begin to end, which leave where position + size arrives."""
-    n = 0
-    for p in range(begin, end):
-        if marks[p - base] == UNMATCHED:
-            places[n] = at[p + size - first]
-            positions[n] = p
-            n += 1
-    return n
+def lower_places(position: Array, partner: Array, rows: Array, new_position: Array, new_partner: Array) -> None:
+    """Set position and partner of each of `rows`, which are where its first pair is, to new ones that come before."""
+    for i in range(rows.size):
+        row = rows[i]
+        first, second = new_position[i], new_partner[i]
+        if first < position[row] or (first == position[row] and second < partner[row]):
+            position[row] = first
+            partner[row] = second
 
 
 @kernel
@@ -106,10 +104,7 @@ def leave_by_time(
     n, place, p = 0, 0, begin
     end = ticks_base + ticks.size
     while p < end:
-        bound = ticks[p - ticks_base] + size
-        # A sum that wraps around is beyond every time.
-        if bound < ticks[p - ticks_base]:
-            break
+        bound = after(ticks[p - ticks_base], size)
         while place < chunk_ticks.size and chunk_ticks[place] <= bound:
             place += 1
         if place == chunk_ticks.size:
@@ -143,7 +138,8 @@ def leave_by_clock(
 ) -> int:
     """The unmatched tuples that the other side's ascending horizons leave behind, in the order of their positions.
 
-    A tuple is gone where a horizon passes its time plus `size`. All tuples from the first on that reaches `stop` stay.
+    A tuple is gone where a horizon passes its time plus `size`. All tuples from the first on that reaches `stop` stay;
+    the largest int64 as `stop` may stand for a later one, which none reaches.
     Tuples that are gone are marked; `changed` gets (position, old mark) of these, cursor[1] their number, and cursor[0]
     the first position that is not gone.
     """
@@ -151,8 +147,8 @@ def leave_by_clock(
     end = ticks_base + ticks.size
     last = horizons[horizons.size - 1]
     while p < end:
-        bound = ticks[p - ticks_base] + size
-        if bound < ticks[p - ticks_base] or bound >= stop:
+        bound = after(ticks[p - ticks_base], size)
+        if bound >= stop and stop != MAX:
             break
         if marks[p - base] != GONE and last > bound:
             if marks[p - base] == UNMATCHED:

@@ -11,8 +11,8 @@ entries that expired within a link are only filtered out.
 # ruff: noqa: ARG001 - the functions of every kind have one signature
 from __future__ import annotations
 
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64
 from streamjoin.kernels.trees import btree
 from streamjoin.kernels.trees.css import build_levels, find_place, scan_run
 from streamjoin.kernels.trees.entries import DELETE, MERGE, MIN_SEQ, SCRATCH, SIZE, note
@@ -36,28 +36,28 @@ ROW_TREE = 0  # b_chain: the tree; ib_chain: the number of entries
 ROW_NEWEST = 1
 
 
-@melted
+@inlined
 def row_of(mem: I64, age: int) -> int:
     """The directory row of the archived link number `age`, 0 being the oldest."""
     row: int = mem[DIRECTORY] + ROW * ((mem[FIRST] + age) % mem[LINKS])
     return row
 
 
-@melted
+@inlined
 def segment_of(mem: I64, age: int) -> int:
     """The offset of the immutable tree number `age`."""
     segment: int = mem[SEGMENTS] + mem[SEGMENT] * ((mem[FIRST] + age) % mem[LINKS])
     return segment
 
 
-@melted
+@inlined
 def ready(mem: I64, own_min: int) -> bool:
     """Whether the active sub-index takes one more entry; its slab has nodes for all of them."""
     room: bool = mem[ACTIVE] < mem[SPAN]
     return room
 
 
-@melted
+@inlined
 def locate_b(mem: I64, slot: int, lo: int) -> None:
     """Search every sub-index."""
     for age in range(mem[CHAIN]):
@@ -65,7 +65,7 @@ def locate_b(mem: I64, slot: int, lo: int) -> None:
     mem[SCRATCH + mem[CHAIN]] = btree.first_place(mem, mem[btree.TREE], lo)
 
 
-@melted
+@inlined
 def collect_b(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of every sub-index, oldest first."""
     bound = max(min_seq, mem[MIN_SEQ])
@@ -76,7 +76,7 @@ def collect_b(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64,
     return n_out
 
 
-@melted
+@inlined
 def locate_ib(mem: I64, slot: int, lo: int) -> None:
     """Search every sub-index."""
     for age in range(mem[CHAIN]):
@@ -85,7 +85,7 @@ def locate_ib(mem: I64, slot: int, lo: int) -> None:
     mem[SCRATCH + mem[CHAIN]] = btree.first_place(mem, mem[btree.TREE], lo)
 
 
-@melted
+@inlined
 def collect_ib(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of every sub-index, oldest first."""
     bound = max(min_seq, mem[MIN_SEQ])
@@ -97,7 +97,7 @@ def collect_ib(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64
     return btree.scan_places(mem, mem[SCRATCH + mem[CHAIN]], hi, bound, out_seq, n_out)
 
 
-@melted
+@inlined
 def expire_to(mem: I64, own_min: int) -> None:
     """Drop the links whose newest entry fell out of the window."""
     mem[MIN_SEQ] = max(mem[MIN_SEQ], own_min)
@@ -108,7 +108,7 @@ def expire_to(mem: I64, own_min: int) -> None:
         note(mem, DELETE, 1)
 
 
-@melted
+@inlined
 def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
     """Insert into the active sub-index."""
     mem[btree.TREE] = btree.insert(mem, mem[btree.TREE], word, seq)

@@ -12,8 +12,8 @@ compared at once. All positions are offsets in the arena, so that several trees 
 
 from __future__ import annotations
 
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, below_8, below_16, below_32, count_bits, pack_8, prefetch, upto_8
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, below_8, below_16, below_32, count_bits, pack_8, prefetch, upto_8
 from streamjoin.kernels.trees.entries import LARGEST, MERGE, MIN_SEQ, SCAN, SEARCH, note
 
 LANES = 8  # leaf size and fan-out are multiples
@@ -34,7 +34,7 @@ LIMIT = 104  # merge when PENDING reaches it: m * w
 MERGING_OWN = 105
 
 
-@melted
+@inlined
 def count_below(mem: I64, at: int, width: int, key: int) -> int:
     """How many of `width` words are smaller than the key."""
     total = 0
@@ -48,7 +48,7 @@ def count_below(mem: I64, at: int, width: int, key: int) -> int:
     return total
 
 
-@melted
+@inlined
 def fetch(mem: I64, at: int, words: int) -> None:
     """Start loading a few cache lines."""
     for j in range(at, at + words, LANES):
@@ -88,7 +88,7 @@ def build_levels(mem: I64, first: int, count: int, inner: int, inner_end: int) -
 
 @kernel
 def build_upper_levels(mem: I64, first: int, count: int, inner: int) -> None:
-    """Write what the separators of all leaves but the last, which stand, leave to write: padding and upper levels."""
+    """Write padding and upper levels; the separators of all leaves but the last are written already."""
     size = mem[LEAF_SIZE]
     fanout = mem[CSS_FANOUT]
     nodes = max(1, -(-count // size))
@@ -106,7 +106,7 @@ def build_upper_levels(mem: I64, first: int, count: int, inner: int) -> None:
             mem[j] = LARGEST
 
 
-@melted
+@inlined
 def find_node(mem: I64, inner: int, key: int, level: int) -> int:
     """The first node of `level` (0: the leaves) whose largest word is not below the key."""
     fanout = mem[CSS_FANOUT]
@@ -117,7 +117,7 @@ def find_node(mem: I64, inner: int, key: int, level: int) -> int:
     return node
 
 
-@melted
+@inlined
 def approach_leaf(mem: I64, inner: int, key: int) -> int:
     """Search down to level 1, start loading the separators that decide between leaves; returns the node."""
     fanout = mem[CSS_FANOUT]
@@ -126,7 +126,7 @@ def approach_leaf(mem: I64, inner: int, key: int) -> int:
     return node
 
 
-@melted
+@inlined
 def find_leaf(mem: I64, inner: int, key: int, node: int) -> int:
     """The leaf below a node of level 1 that `approach_leaf` found."""
     fanout = mem[CSS_FANOUT]
@@ -134,7 +134,7 @@ def find_leaf(mem: I64, inner: int, key: int, node: int) -> int:
     return leaf
 
 
-@melted
+@inlined
 def find_place(mem: I64, first: int, inner: int, key: int) -> int:
     """The offset of the first word not below the key."""
     at = first + find_node(mem, inner, key, 0) * mem[LEAF_SIZE]
@@ -143,7 +143,7 @@ def find_place(mem: I64, first: int, inner: int, key: int) -> int:
     return place
 
 
-@melted
+@inlined
 def scan_run(mem: I64, at: int, end: int, seqs: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of a sorted run while words stay within `hi`; -1 when they do not fit.
 

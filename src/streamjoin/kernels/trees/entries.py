@@ -9,8 +9,8 @@ An entry is (word, seq); seq ascends in the order of insertion.
 
 from __future__ import annotations
 
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, cycles, sort_8
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, cycles, sort_8
 
 MIN_SEQ = 0  # entries below are dead, whether or not they are still held
 SIZE = 1  # entries held, dead ones included
@@ -26,30 +26,29 @@ SEARCH, SCAN, INSERT, DELETE, MERGE = range(5)
 STEP_NAMES = ("search", "scan", "insert", "delete", "merge")
 
 LARGEST = (1 << 63) - 1
-_GAPS = (701, 301, 132, 57, 23, 10, 4, 1)
 _LANES = 8
 
 
-@melted
+@inlined
 def note(mem: I64, step: int, amount: int) -> None:
     """Count `amount` units of work of one step."""
     mem[STEPS + step] += amount
 
 
-@melted
+@inlined
 def now(mem: I64) -> int:
     """The cycle counter when this index is timed, else 0: the instruction alone costs as much as a scan."""
     return cycles() if mem[TIMED] else 0
 
 
-@melted
+@inlined
 def charge(mem: I64, step: int, since: int) -> None:
     """Add the cycles that passed since `since` to a step's account."""
     if mem[TIMED]:
         mem[TICKS + step] += cycles() - since
 
 
-@melted
+@inlined
 def order_matches(seqs: I64, spare: I64, begin: int, end: int) -> None:
     """Sort one probe's matches, nearly always a handful; what lies at the same places of `spare` is lost."""
     if end - begin <= _LANES and begin + _LANES <= seqs.size:
@@ -137,19 +136,3 @@ def _merge_neighbours(source: I64, target: I64, begin: int, middle: int, end: in
     for j in range(right, end):
         target[to] = source[j]
         to += 1
-
-
-@kernel
-def order_group(seqs: I64, begin: int, end: int) -> None:
-    """Sort one probe's matches where others write to the same array: no word outside the group is read or written.
-
-    A shell sort, which needs no memory of its own; nearly always there is a handful.
-    """
-    for gap in _GAPS:
-        for j in range(begin + gap, end):
-            value = seqs[j]
-            k = j
-            while k >= begin + gap and seqs[k - gap] > value:
-                seqs[k] = seqs[k - gap]
-                k -= gap
-            seqs[k] = value

@@ -11,8 +11,8 @@ been reused, ends the list: expiry is moving the front, and leaves no tombstones
 # ruff: noqa: ARG001 - the functions of every kind have one signature
 from __future__ import annotations
 
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, mix, prefetch
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, mix, prefetch
 from streamjoin.kernels.trees.entries import DELETE, INSERT, MIN_SEQ, OWN, SCAN, SEARCH, SIZE, note
 from streamjoin.kernels.trees.task import INSERTS, PROBES, fuse, no_approach
 
@@ -30,21 +30,21 @@ NEXT_WORD = 2
 OLDER = 3
 
 
-@melted
+@inlined
 def bucket_of(mem: I64, word: int) -> int:
     """The offset of a word's bucket."""
     offset: int = mem[BUCKETS] + mix(word, mem[BUCKET_BITS])
     return offset
 
 
-@melted
+@inlined
 def entry_at(mem: I64, position: int) -> int:
     """The offset of the entry at a position of the ring."""
     offset: int = mem[RING] + (position & mem[RING_MASK]) * ENTRY
     return offset
 
 
-@melted
+@inlined
 def ready(mem: I64, own_min: int) -> bool:
     """Whether one more entry fits once everything below `own_min` is gone."""
     room: bool = mem[BACK] - mem[FRONT] <= mem[RING_MASK]
@@ -53,7 +53,7 @@ def ready(mem: I64, own_min: int) -> bool:
     return room
 
 
-@melted
+@inlined
 def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Start loading both buckets."""
     if op & PROBES:
@@ -62,14 +62,14 @@ def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> Non
         prefetch(own, bucket_of(own, word))
 
 
-@melted
+@inlined
 def refine(own: I64, other: I64, slot: int, op: int, lo: int, hi: int) -> None:
     """Start loading the first entry of the probed bucket."""
     if op & PROBES:
         prefetch(other, entry_at(other, other[bucket_of(other, lo)] - 1))
 
 
-@melted
+@inlined
 def locate(mem: I64, slot: int, lo: int) -> None:
     """Find the newest entry of a word."""
     link = mem[bucket_of(mem, lo)]
@@ -81,7 +81,7 @@ def locate(mem: I64, slot: int, lo: int) -> None:
     mem[FOUND] = link
 
 
-@melted
+@inlined
 def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of a word, newest first."""
     bound = max(min_seq, mem[MIN_SEQ])
@@ -101,7 +101,7 @@ def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n
     return n_out
 
 
-@melted
+@inlined
 def expire_to(mem: I64, own_min: int) -> None:
     """Move the front past the entries that fell out of the window."""
     mem[MIN_SEQ] = max(mem[MIN_SEQ], own_min)
@@ -113,7 +113,7 @@ def expire_to(mem: I64, own_min: int) -> None:
     mem[SIZE] = mem[BACK] - front
 
 
-@melted
+@inlined
 def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
     """Append an entry and put its word at the head of its bucket."""
     bucket = bucket_of(mem, word)

@@ -7,8 +7,8 @@ back, and everything before the front is expired (SIGMOD paper, section 5.1, the
 # ruff: noqa: ARG001 - the functions of every kind have one signature
 from __future__ import annotations
 
-from streamjoin.kernels.flags import melted
-from streamjoin.kernels.machine import I64, below_8, count_bits, lowest_bit, upto_8
+from streamjoin.jit.flags import inlined
+from streamjoin.jit.machine import I64, below_8, count_bits, lowest_bit, upto_8
 from streamjoin.kernels.trees.entries import DELETE, INSERT, MIN_SEQ, OWN, SCAN, SIZE, note
 from streamjoin.kernels.trees.task import fuse, no_approach, no_prepare, no_refine
 
@@ -18,7 +18,7 @@ RING = OWN + 2  # offset of the words
 RING_MASK = OWN + 3  # the seqs lie RING_MASK + 1 words behind
 
 
-@melted
+@inlined
 def ready(mem: I64, own_min: int) -> bool:
     """Whether one more entry fits once everything below `own_min` is gone."""
     room: bool = mem[BACK] - mem[FRONT] <= mem[RING_MASK]
@@ -27,12 +27,12 @@ def ready(mem: I64, own_min: int) -> bool:
     return room
 
 
-@melted
+@inlined
 def locate(mem: I64, slot: int, lo: int) -> None:
     """There is nothing to search."""
 
 
-@melted
+@inlined
 def _scan_part(mem: I64, at: int, end: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     capacity = mem[RING_MASK] + 1
     for j in range(at, end, 8):
@@ -48,7 +48,7 @@ def _scan_part(mem: I64, at: int, end: int, lo: int, hi: int, min_seq: int, out_
     return n_out
 
 
-@melted
+@inlined
 def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of all words in the interval: the ring's two straight parts."""
     bound = max(min_seq, mem[MIN_SEQ])
@@ -63,7 +63,7 @@ def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n
     return _scan_part(mem, mem[RING], mem[RING] + held - straight, lo, hi, bound, out_seq, n_out)
 
 
-@melted
+@inlined
 def expire_to(mem: I64, own_min: int) -> None:
     """Move the front past the entries that fell out of the window."""
     mem[MIN_SEQ] = max(mem[MIN_SEQ], own_min)
@@ -76,7 +76,7 @@ def expire_to(mem: I64, own_min: int) -> None:
     mem[SIZE] = mem[BACK] - front
 
 
-@melted
+@inlined
 def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
     """Append at the back."""
     at = mem[RING] + (mem[BACK] & mem[RING_MASK])

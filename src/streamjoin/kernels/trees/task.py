@@ -15,8 +15,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, borrow, cycles
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, borrow, cycles
 from streamjoin.kernels.trees.entries import (
     BLOCK,
     DELETE,
@@ -201,8 +201,7 @@ def read_cycles() -> int:
 def fuse(kind: str, **functions: Callable[..., Any]) -> Callable[..., tuple[int, int, int]]:
     """The fused kernel of one index kind.
 
-    The loop is bound to the kind's functions through its globals, not through a closure: Numba keys its
-    disk cache by the pickled closure, and a compiled function pickles differently in every process.
+    The loop is bound to the kind's functions through its globals, so that it reads as a function of this module.
     """
     bound = globals() | functions
 
@@ -210,8 +209,8 @@ def fuse(kind: str, **functions: Callable[..., Any]) -> Callable[..., tuple[int,
         copy = FunctionType(function.__code__, bound, name)
         copy.__qualname__ = name
         copy.__module__ = __name__
-        return decorate(copy, *functions.values())
+        return decorate(copy)
 
-    bound["step"] = bind(_step, f"step_{kind}", melted)
+    bound["step"] = bind(_step, f"step_{kind}", inlined)
     task: Callable[..., tuple[int, int, int]] = bind(_task, f"task_{kind}", kernel)
     return task

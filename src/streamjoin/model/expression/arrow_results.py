@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.model.durations import DECIMALS
 from streamjoin.model.errors import InputError
 from streamjoin.model.expression.calculation import rescale, to_float
 from streamjoin.model.expression.value_kinds import ValueKind
 from streamjoin.model.expression.values import DAY_SECONDS, Mask, Values
-from streamjoin.model.time_units import DECIMALS
 
 _WORD: Final = 64
 

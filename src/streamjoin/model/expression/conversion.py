@@ -7,17 +7,17 @@ here is an error and is never ignored. Every error shows the place in the text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Final, ParamSpec, TypeAlias, TypeVar
 
 from sqlglot import exp
 
 from streamjoin.model.errors import ExpressionError
 from streamjoin.model.expression import nodes
+from streamjoin.model.expression.literals import parse_date, parse_interval, parse_timestamp
 from streamjoin.model.expression.nodes import Expression
-from streamjoin.model.expression.refusals import CONDITION, refusal
+from streamjoin.model.expression.refusals import CONDITION, PARAMETER, refusal
 from streamjoin.model.expression.source_text import SourceText, Span
-from streamjoin.model.expression.temporal import parse_date, parse_interval, parse_timestamp
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -123,7 +123,11 @@ class Conversion:
         text = str(node.this)
         if node.is_string:
             return self._build(node, nodes.Literal, text)
-        return self._build(node, nodes.Literal, int(text) if text.isdecimal() and len(text) < 999 else Decimal(text))
+        try:
+            number = int(text) if text.isdecimal() and len(text) < 999 else Decimal(text)
+        except InvalidOperation:
+            raise self._error(node, f"{text} is not a number that can be read") from None
+        return self._build(node, nodes.Literal, number)
 
     def _negative(self, node: exp.Expr) -> Expression:
         operand = self.convert(node.this)
@@ -141,6 +145,8 @@ class Conversion:
             raise self._refuse(name)
         if node.args.get("db"):
             raise self._error(node, "a column has one qualifier, not more: write qualifier.name")
+        if name.name.startswith("$") and name.name[1:].isdigit() and not name.quoted:
+            raise self._error(node, PARAMETER)
         alias = None if qualifier is None else qualifier.name
         return self._build(node, self._resolve, alias, name.name, bool(name.quoted))
 

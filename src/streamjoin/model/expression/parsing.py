@@ -23,7 +23,7 @@ from sqlglot.tokens import Token  # type: ignore[attr-defined]
 from streamjoin.model.errors import ExpressionError
 from streamjoin.model.expression.conversion import Conversion, Resolve
 from streamjoin.model.expression.nodes import Column, Expression
-from streamjoin.model.expression.refusals import CONDITION
+from streamjoin.model.expression.refusals import CONDITION, JSON, REGEX, subquery
 from streamjoin.model.expression.source_text import SourceText, Span, Word
 
 
@@ -144,7 +144,11 @@ def _syntax_error(source: SourceText, error: ParseError, where: str) -> Expressi
     if index and source.words[index - 1].kind == "DOT":
         message = f'{text!r} is a reserved word; as a column write "{text}", with the quotes'
     elif word.kind in ("SELECT", "WITH", "VALUES"):
-        message = f"a subquery is not allowed in {where}"
+        message = subquery(where)
+    elif text in ("~", "!") and "~" in source.text[word.start : word.end + 1]:
+        message = REGEX.format(where=where)
+    elif text in (":", "@"):
+        message = JSON.format(where=where)
     elif "Unexpected token" in description:
         message = f"unexpected {text!r}: " + ("a condition is one boolean expression" if where == CONDITION else where)
     elif text == ")" and "missing for" in description:

@@ -41,6 +41,7 @@ from streamjoin.model.expression.value_kinds import (
     result_type,
 )
 from streamjoin.model.expression.values import from_constant
+from streamjoin.model.plain_types import plain_type
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,45 @@ def check(expr: Expression, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
     Raises:
         SchemaError: a column is unknown or of a type that conditions don't take, or operands don't fit.
     """
-    return _typed(expr, schemas).arrow
+    type_ = _typed(expr, schemas).arrow
+    if type_ != pa.int64():
+        return type_
+    low, high = _whole_range(expr, schemas) or (0, 0)
+    if high <= _INT64_MAX:
+        return type_
+    return pa.uint64() if low >= 0 else pa.decimal128(_DIGITS_OF_UINT64, 0)
+
+
+_INT64_MAX = (1 << 63) - 1
+_DIGITS_OF_UINT64 = 20
+
+
+def _whole_range(expr: Expression, schemas: Mapping[str, pa.Schema]) -> tuple[int, int] | None:
+    """The least and the largest value of a choice among whole columns and constants; None for what is calculated."""
+    if isinstance(expr, Column):
+        type_ = plain_type(schemas[expr.qualifier].field(expr.name).type)
+        if not pa.types.is_integer(type_):
+            return None
+        signed = pa.types.is_signed_integer(type_)
+        return (
+            (-(1 << type_.bit_width - 1), (1 << type_.bit_width - 1) - 1) if signed else (0, (1 << type_.bit_width) - 1)
+        )
+    if isinstance(expr, Constant):
+        value = from_constant(expr)
+        number = int(value.data.reshape(-1)[0]) if value.kind is ValueKind.INTEGER else 0
+        return number, number
+    if isinstance(expr, Function) and expr.name == "ABS":
+        own = _whole_range(expr.arguments[0], schemas)
+        return own if own is not None and own[0] >= 0 else None
+    if isinstance(expr, Function) and expr.name in ("COALESCE", "GREATEST", "LEAST"):
+        options: list[Expression] = list(expr.arguments)
+    elif isinstance(expr, Case):
+        options = [*(value for _, value in expr.branches), expr.default]
+    else:
+        return None
+    ranges = [_whole_range(option, schemas) for option in options]
+    known = [found for found in ranges if found is not None]
+    return (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(ranges) else None
 
 
 def check_condition(expr: Expression, schemas: Mapping[str, pa.Schema]) -> None:

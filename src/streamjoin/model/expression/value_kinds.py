@@ -12,8 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from streamjoin.model.durations import DECIMALS
 from streamjoin.model.plain_types import storage_type
-from streamjoin.model.time_units import DECIMALS
 
 
 class ValueKind(enum.Enum):

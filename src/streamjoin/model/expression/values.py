@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamjoin._arrays import Array
+from streamjoin.model.durations import DECIMALS
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression.nodes import Constant, Date, Interval, Literal, Timestamp
 from streamjoin.model.expression.value_kinds import ValueKind
-from streamjoin.model.time_units import DECIMALS
 
 Mask = npt.NDArray[np.bool_]
 Bounds = tuple[int, int] | tuple[float, float]
@@ -37,7 +37,7 @@ FILLERS: Final[dict[ValueKind, tuple[Any, Any]]] = {
     ValueKind.STRING: ("", object),
     ValueKind.BINARY: (b"", object),
 }
-"""What stands where a value is NULL, with its dtype; for the other kinds it is 0 as int64."""
+"""What is stored where a value is NULL, with its dtype; for the other kinds it is 0 as int64."""
 
 
 @dataclass(frozen=True, eq=False)

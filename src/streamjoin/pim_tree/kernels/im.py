@@ -8,8 +8,8 @@ block of tuples is located there together. Expired entries stay in both until a 
 # ruff: noqa: ARG001 - the functions of every kind have one signature
 from __future__ import annotations
 
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, prefetch
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, prefetch
 from streamjoin.kernels.trees import btree
 from streamjoin.kernels.trees.css import (
     INNER,
@@ -33,20 +33,20 @@ PLACE = SCRATCH
 TREE_PLACE = SCRATCH + BLOCK
 
 
-@melted
+@inlined
 def ready(mem: I64, own_min: int) -> bool:
     """Whether one more entry may go in before the next merge."""
     return mem[PENDING] < mem[LIMIT] and btree.has_spare_nodes(mem)
 
 
-@melted
+@inlined
 def approach(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Search T_S down to the last separators."""
     if op & PROBES:
         other[PLACE + slot] = approach_leaf(other, other[INNER], lo)
 
 
-@melted
+@inlined
 def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Find a probe's leaf of T_S and start loading it."""
     if op & PROBES:
@@ -57,7 +57,7 @@ def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> Non
         note(other, SEARCH, other[LEVELS] + 1)
 
 
-@melted
+@inlined
 def refine(own: I64, other: I64, slot: int, op: int, lo: int, hi: int) -> None:
     """Find the first entry in the leaf, which has arrived by now, and start loading the seqs there."""
     if op & PROBES:
@@ -67,13 +67,13 @@ def refine(own: I64, other: I64, slot: int, op: int, lo: int, hi: int) -> None:
         prefetch(other, at + other[SEQS])
 
 
-@melted
+@inlined
 def locate(mem: I64, slot: int, lo: int) -> None:
     """Find the first entry in T_I, which earlier tuples of the block may have changed."""
     mem[TREE_PLACE] = btree.first_place(mem, mem[btree.TREE], lo)
 
 
-@melted
+@inlined
 def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of both components."""
     bound = max(min_seq, mem[MIN_SEQ])
@@ -84,13 +84,13 @@ def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n
     return btree.scan_places(mem, mem[TREE_PLACE], hi, bound, out_seq, n_out)
 
 
-@melted
+@inlined
 def expire_to(mem: I64, own_min: int) -> None:
     """Move the bound; a merge drops what is below."""
     mem[MIN_SEQ] = max(mem[MIN_SEQ], own_min)
 
 
-@melted
+@inlined
 def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
     """Insert into T_I."""
     mem[btree.TREE] = btree.insert(mem, mem[btree.TREE], word, seq)

@@ -4,7 +4,7 @@ A side has two trees of one layout; one is in use, the merge writes the other. F
 taken index beside the chunks of the tree in use. Once the tasks before it have indexed, nothing changes those chunks
 any more, and T_S and T_I are merged into the other tree: counted in slices, then written in slices. Second phase: the
 tuples taken meanwhile, which are found in the queue, are inserted into the new tree, in slices as well; the trees are
-swapped; what was taken during that last stretch is inserted, and only for that long the edge stands back
+swapped; what was taken during that last phase is inserted, and only for that long the edge stays back
 and lookups scan more of the window than the tasks under way.
 
 In the paper one thread merges, tuples that arrive meanwhile are not indexed at all, and all threads stop for a moment
@@ -27,11 +27,36 @@ of the new tree's headers, and nothing else: its neighbours may be written at th
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import store
-from streamjoin.kernels.crew import lock, unlock
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, below_8, borrow, count_bits, lowest_bit, pack_8_across, upto_8
-from streamjoin.kernels.pim_parallel.shared_tree import (
+from streamjoin.jit.atomics import store
+from streamjoin.jit.crew import lock, unlock
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, below_8, borrow, count_bits, lowest_bit, pack_8_across, upto_8
+from streamjoin.kernels.trees import btree
+from streamjoin.kernels.trees.css import (
+    INNER,
+    LANES,
+    LEAF_SIZE,
+    LEVELS,
+    LIMIT,
+    SEQS,
+    STORED,
+    WORDS,
+    build_upper_levels,
+    lay_levels,
+)
+from streamjoin.kernels.trees.entries import BLOCK, LARGEST
+from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT
+from streamjoin.pim_tree.kernels.pim import (
+    COUNT_BITS,
+    COUNT_MASK,
+    SPILLED,
+    SUB_COUNT,
+    SUB_SHIFT,
+    WIDTH,
+    attach,
+    give_all_nodes,
+)
+from streamjoin.pim_tree.kernels.shared_tree import (
     DEPTH,
     FIRST_NODE,
     IN_LINE,
@@ -48,8 +73,8 @@ from streamjoin.kernels.pim_parallel.shared_tree import (
     prepare,
     refine,
 )
-from streamjoin.kernels.pim_parallel.shared_tree import LANES as CHUNK_LANES
-from streamjoin.kernels.pim_parallel.work_queue import (
+from streamjoin.pim_tree.kernels.shared_tree import LANES as CHUNK_LANES
+from streamjoin.pim_tree.kernels.work_queue import (
     ACQUIRED,
     BASE,
     BEGAN,
@@ -100,44 +125,19 @@ from streamjoin.kernels.pim_parallel.work_queue import (
     close_slice,
     open_phase,
 )
-from streamjoin.kernels.pim_parallel.work_queue import LIMIT as QUEUE_LIMIT
-from streamjoin.kernels.trees import btree
-from streamjoin.kernels.trees.css import (
-    INNER,
-    LANES,
-    LEAF_SIZE,
-    LEVELS,
-    LIMIT,
-    SEQS,
-    STORED,
-    WORDS,
-    build_upper_levels,
-    lay_levels,
-)
-from streamjoin.kernels.trees.entries import BLOCK, LARGEST
-from streamjoin.kernels.trees.pim import (
-    COUNT_BITS,
-    COUNT_MASK,
-    SPILLED,
-    SUB_COUNT,
-    SUB_SHIFT,
-    WIDTH,
-    attach,
-    give_all_nodes,
-)
-from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT
+from streamjoin.pim_tree.kernels.work_queue import LIMIT as QUEUE_LIMIT
 
 MERGING_NOW = 12  # the state of a merging thread
 
 _LOOK_BACK = 4096
 _PENDING_SLICE = 256  # tuples
 _COUNTED_AT_ONCE = 16  # parts: to count takes a tenth of the time to write
-_TOLERATED = 6  # one sub-index in so many may spill before chunks get wider
+_TOLERATED = 6  # one sub-index in this many may spill before chunks get wider
 WIDEST = 32
 _RUN = 32  # entries of a chunk, at most
 
 
-@melted
+@inlined
 def node_entries(mem: I64) -> int:
     """How many entries of T_S belong to one sub-index."""
     span: int = mem[LEAF_SIZE] << mem[SUB_SHIFT]
@@ -221,7 +221,7 @@ def write_slice(old: I64, new: I64, first: int, last: int, least: int, begin: in
     separate(new, begin, end)
 
 
-@melted
+@inlined
 def _rank(mem: I64, chunk: int, count: int, place: int) -> int:
     """How many entries of a chunk come before the one at a place, in the order of words; equal ones keep theirs."""
     word = mem[entry_at(chunk, place)]
@@ -235,7 +235,7 @@ def _rank(mem: I64, chunk: int, count: int, place: int) -> int:
     return rank
 
 
-@melted
+@inlined
 def _move_upto(old: I64, new: I64, at: int, stop: int, word: int, least: int, to: int, limit: int) -> tuple[int, int]:
     """Move the live entries of T_S up to a word; returns how far it has come in both trees."""
     moved = LANES
@@ -247,7 +247,7 @@ def _move_upto(old: I64, new: I64, at: int, stop: int, word: int, least: int, to
     return at, to
 
 
-@melted
+@inlined
 def _move(old: I64, new: I64, at: int, live: int, to: int, limit: int) -> int:
     """Move the chosen of eight entries; what lies behind them is written as well, but never past the slice."""
     if to + LANES <= limit:
@@ -264,7 +264,7 @@ def _move(old: I64, new: I64, at: int, live: int, to: int, limit: int) -> int:
     return to
 
 
-@melted
+@inlined
 def _put(new: I64, to: int, word: int, seq: int, least: int) -> int:
     """Write one entry if it is live."""
     if seq >= least:
@@ -323,7 +323,7 @@ def insert_slice(queue: I64, tuples: I64, desk: I64, side: int, mem: I64, begin:
 
 @kernel
 def crowded(mem: I64) -> bool:
-    """Whether so many sub-indexes became trees that wider chunks would have been better."""
+    """Whether too many sub-indexes became trees: wider chunks would have been better."""
     many: bool = mem[SPILLED] > max(1, mem[SUB_COUNT] // _TOLERATED)
     return many
 

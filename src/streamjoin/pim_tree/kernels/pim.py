@@ -14,8 +14,8 @@ their cache misses overlap.
 # ruff: noqa: ARG001 - the functions of every kind have one signature
 from __future__ import annotations
 
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, below_8, count_bits, lowest_bit, prefetch, upto_8
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, below_8, count_bits, lowest_bit, prefetch, upto_8
 from streamjoin.kernels.trees import btree
 from streamjoin.kernels.trees.css import (
     CSS_FANOUT,
@@ -55,7 +55,7 @@ COUNT_BITS = 8
 COUNT_MASK = (1 << COUNT_BITS) - 1
 
 
-@melted
+@inlined
 def ready(mem: I64, own_min: int) -> bool:
     """Whether one more entry may go in before the next merge, whatever it spills."""
     spare: int = mem[btree.FREE_COUNT] + mem[btree.NODES] - mem[btree.USED]
@@ -63,7 +63,7 @@ def ready(mem: I64, own_min: int) -> bool:
     return not due and spare >= SPILL_NODES
 
 
-@melted
+@inlined
 def approach(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Search T_S down to the last separators on both sides, for the insert not further than it goes."""
     if op & PROBES:
@@ -77,7 +77,7 @@ def approach(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> No
         note(own, INSERT, own[LEVELS] - own[SUB_LEVEL])
 
 
-@melted
+@inlined
 def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Find a tuple's leaf and sub-indexes on both sides and start loading them."""
     if op & PROBES:
@@ -96,7 +96,7 @@ def prepare(own: I64, other: I64, slot: int, op: int, word: int, lo: int) -> Non
         fetch(own, own[OWN_SUB + slot], 2 * own[WIDTH])
 
 
-@melted
+@inlined
 def refine(own: I64, other: I64, slot: int, op: int, lo: int, hi: int) -> None:
     """Find a probe's first entry in its leaf, which has arrived by now, and start loading the seqs there."""
     if op & PROBES:
@@ -107,12 +107,12 @@ def refine(own: I64, other: I64, slot: int, op: int, lo: int, hi: int) -> None:
         prefetch(other, at + other[SEQS] + 4)
 
 
-@melted
+@inlined
 def locate(mem: I64, slot: int, lo: int) -> None:
     """Nothing left to do: `prepare` and `refine` found the places."""
 
 
-@melted
+@inlined
 def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Append the live seqs of both components."""
     bound = max(min_seq, mem[MIN_SEQ])
@@ -133,7 +133,7 @@ def collect(mem: I64, slot: int, lo: int, hi: int, min_seq: int, out_seq: I64, n
     return n_out
 
 
-@melted
+@inlined
 def _scan_chunk(mem: I64, at: int, lo: int, hi: int, min_seq: int, out_seq: I64, n_out: int) -> int:
     """Compare a chunk's entries with the interval, eight at a time."""
     count = mem[at]
@@ -151,13 +151,13 @@ def _scan_chunk(mem: I64, at: int, lo: int, hi: int, min_seq: int, out_seq: I64,
     return n_out
 
 
-@melted
+@inlined
 def expire_to(mem: I64, own_min: int) -> None:
     """Move the bound; a merge drops what is below."""
     mem[MIN_SEQ] = max(mem[MIN_SEQ], own_min)
 
 
-@melted
+@inlined
 def insert_one(mem: I64, slot: int, word: int, seq: int) -> None:
     """Append to the tuple's sub-index, found by `prepare`."""
     at = mem[OWN_SUB + slot]
@@ -186,7 +186,7 @@ def _spill(mem: I64, at: int) -> int:
     return tree
 
 
-@melted
+@inlined
 def _rank(mem: I64, at: int, count: int, j: int) -> int:
     """The place of a chunk's entry j among its entries in (word, seq) order: those before it in time may equal it."""
     word = mem[at + j]

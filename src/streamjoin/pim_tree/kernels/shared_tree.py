@@ -2,7 +2,7 @@
 
 The layout is that of `pim`, except within a chunk: each of its cache lines holds four words and then their seqs, so
 that a match needs no second line and an insert writes to one or two. Word 0 is the header, word 4 the lock. Behind
-each chunk lies another: while the tree is merged, its chunks stand still and new entries go beside them.
+each chunk lies another: while the tree is merged, its chunks do not change and new entries go beside them.
 
 T_S does not change while any thread reads it, so it needs no lock. A chunk only grows between merges: its header is
 stored after the entry it counts, so a reader that loads the header may compare that many entries without a lock;
@@ -16,9 +16,9 @@ order of seq, so a probe's matches are sorted afterwards. `T_I_ROOM` entries nev
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import add, exchange, give_way, load, store
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import (
+from streamjoin.jit.atomics import add, exchange, give_way, load, store
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import (
     I64,
     below_8,
     below_32,
@@ -30,7 +30,6 @@ from streamjoin.kernels.machine import (
     upto_8,
     upto_32,
 )
-from streamjoin.kernels.pim_parallel.work_queue import DESK
 from streamjoin.kernels.trees import btree
 from streamjoin.kernels.trees.css import (
     INNER,
@@ -45,8 +44,9 @@ from streamjoin.kernels.trees.css import (
     find_node,
 )
 from streamjoin.kernels.trees.entries import BLOCK
-from streamjoin.kernels.trees.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_AT, SUB_LEVEL, SUB_SHIFT, WIDTH
 from streamjoin.kernels.trees.task import INSERTS, PROBES
+from streamjoin.pim_tree.kernels.pim import CHUNKS, COUNT_BITS, COUNT_MASK, SPILLED, SUB_AT, SUB_LEVEL, SUB_SHIFT, WIDTH
+from streamjoin.pim_tree.kernels.work_queue import DESK
 
 # Words of the head that `pim` leaves free.
 ROOM = 112  # entries that T_S has room for
@@ -71,27 +71,27 @@ _FIRST_LINES = 2  # of a chunk, loaded before its header is known
 _WIDE = 32
 
 
-@melted
+@inlined
 def entry_at(chunk: int, place: int) -> int:
     """Where the word of a chunk's entry lies; places count from 1."""
     return chunk + place + (place & -LANES)
 
 
-@melted
+@inlined
 def chunk_of(mem: I64, sub: int, beside: int) -> int:
     """Where the chunk of a sub-index lies, or the one beside it."""
     chunk: int = mem[CHUNKS] + sub * mem[STEP]
     return chunk + 2 * mem[WIDTH] if beside else chunk
 
 
-@melted
+@inlined
 def width_of(mem: I64, beside: int) -> int:
     """The words of a chunk, its header included."""
     width: int = BESIDE_WIDTH if beside else mem[WIDTH]
     return width
 
 
-@melted
+@inlined
 def approach(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: int) -> None:
     """Search T_S down to the last separators on both sides, for the insert not further than it goes."""
     if op & PROBES:
@@ -103,7 +103,7 @@ def approach(own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo:
             desk[OWN_SUB + slot] = find_node(own, own[INNER], word, own[SUB_LEVEL])
 
 
-@melted
+@inlined
 def prepare(
     own: I64, other: I64, desk: I64, slot: int, op: int, word: int, lo: int, own_beside: int, other_beside: int
 ) -> None:
@@ -126,7 +126,7 @@ def prepare(
         prefetch_to_write(own, desk[OWN_SUB + slot])
 
 
-@melted
+@inlined
 def refine(own: I64, other: I64, desk: I64, slot: int, op: int, lo: int, own_beside: int) -> None:
     """Find a probe's first entry in its leaf, loaded by now, and start loading the entries that the headers count."""
     if op & PROBES:
@@ -147,7 +147,7 @@ def refine(own: I64, other: I64, desk: I64, slot: int, op: int, lo: int, own_bes
             prefetch_to_write(own, entry_at(chunk, header + 1))
 
 
-@melted
+@inlined
 def collect(
     mem: I64, at: int, sub: int, beside: int, lo: int, hi: int, least: int, edge: int, pool: I64, to: int, end: int
 ) -> int:
@@ -181,7 +181,7 @@ def collect(
     return to
 
 
-@melted
+@inlined
 def _scan_chunk(
     mem: I64, at: int, count: int, lo: int, hi: int, least: int, edge: int, pool: I64, to: int, end: int
 ) -> int:
@@ -232,7 +232,7 @@ def _scan_tree(mem: I64, chunk: int, lo: int, hi: int, least: int, edge: int, po
     return to
 
 
-@melted
+@inlined
 def scan_line(
     tuples: I64, at: int, stop: int, apart: int, lo: int, hi: int, position: int, pool: I64, to: int, end: int
 ) -> int:
@@ -254,7 +254,7 @@ def scan_line(
     return to
 
 
-@melted
+@inlined
 def _lock_chunk(mem: I64, chunk: int) -> None:
     if mem[LOCKED]:
         at = chunk + LANES
@@ -262,13 +262,13 @@ def _lock_chunk(mem: I64, chunk: int) -> None:
             give_way()
 
 
-@melted
+@inlined
 def _unlock_chunk(mem: I64, chunk: int) -> None:
     if mem[LOCKED]:
         store(mem, chunk + LANES, 0)
 
 
-@melted
+@inlined
 def insert(mem: I64, chunk: int, width: int, word: int, seq: int) -> None:
     """Append to a sub-index under its lock; the header is written last, for readers without the lock."""
     _lock_chunk(mem, chunk)
@@ -327,13 +327,13 @@ def _insert_entry(mem: I64, tree: int, word: int, seq: int) -> int:
     return tree
 
 
-@melted
+@inlined
 def _divide(mem: I64, node: int, right: int, height: int) -> int:
     separator: int = btree.divide_inner(mem, node, right) if height else btree.divide_leaf(mem, node, right)
     return separator
 
 
-@melted
+@inlined
 def _take_node(mem: I64) -> int:
     """A node that no thread has used since the last merge."""
     node = add(mem, btree.USED, 1)

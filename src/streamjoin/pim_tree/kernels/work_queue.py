@@ -9,8 +9,8 @@ a grant are located together. Results wait in the slot's block of the pool until
 propagated, by any thread that gets the test-and-set lock (SIGMOD paper, section 4.1).
 
 A merge is cut into slices, phase by phase, and these are handed out here as well: a thread gets a slice when less than
-a task waits, so that tuples that come by the clock wait for a slice at most; and when so many wait that their latency
-is lost anyway and the merge had better be over soon.
+a task waits, so that tuples that come by the clock wait for a slice at most; and when the backlog is long: its latency
+is lost anyway, and the merge should end soon.
 
 Invariants: tasks are handed on in the order in which they were taken; at most `RING_MASK` + 1 of them are under way,
 so memory is bounded. Blocks become larger, and fewer, when one has proved too small and no task is under way; the pool
@@ -21,10 +21,11 @@ are indexed, as far as their side takes any, once `INDEXED` at its first tuple s
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import fence, load, store
-from streamjoin.kernels.crew import idle, lock, stand, try_lock, unlock
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.machine import I64, borrow, cycles, prefetch
+from streamjoin._arrays import Array
+from streamjoin.jit.atomics import fence, load, store
+from streamjoin.jit.crew import idle, lock, stand, try_lock, unlock
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import I64, borrow, cycles, prefetch
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT
 
 # Rows of the array of tuples, `STRIDE` words apart.
@@ -102,7 +103,7 @@ PARKS = 94  # attempts without work after which a thread returns to Python; 0: i
 DEFERRED = 96  # by side: tasks taken now are indexed after the merge
 CATCH_AT_ONCE = 98  # tuples of a slice of the last two phases
 GRANT = 99  # tuples that a thread is granted at most
-SHARE = 100  # ... and one in so many of those that wait
+SHARE = 100  # ... and the waiting tuples divided by this
 CRAMPED = 101  # a task had more results than its block holds
 MOST_CAPACITY = 102  # what blocks may grow to
 POOL_WORDS = 103
@@ -154,14 +155,14 @@ LOCATED_END = 19  # ... and the one after the last
 DESK = 24
 
 
-@melted
+@inlined
 def slot_of(queue: I64, task: int) -> int:
     """The slot of a task."""
     slot: int = SLOTS + SLOT * (task & queue[RING_MASK])
     return slot
 
 
-@melted
+@inlined
 def block_of(queue: I64, slot: int) -> int:
     """Where a slot's results begin in the pool: positions, and `probes_apart` behind each the tuple that met it.
 
@@ -171,7 +172,7 @@ def block_of(queue: I64, slot: int) -> int:
     return block
 
 
-@melted
+@inlined
 def probes_apart(queue: I64) -> int:
     """The distance in the pool from the position that a tuple met to the tuple."""
     apart: int = queue[CAPACITY] + GAP_WORDS
@@ -239,7 +240,7 @@ def _take_slice(queue: I64, tuples: I64, desk: I64) -> int:
         if load(queue, EDGE + side) < queue[BEGAN + side] or load(queue, PROPAGATED) < queue[SWAPPED + side]:
             return WAIT
         if queue[MERGE_MODE] == ONE_THREAD:
-            # No task is under way: the edge stands where the merged entries end, and stays there.
+            # No task is under way: the edge is where the merged entries end, and stays there.
             lock(queue, EDGE_LOCK)
             store(queue, HELD + side, 1)
             unlock(queue, EDGE_LOCK)
@@ -320,7 +321,7 @@ def _make_room(queue: I64) -> None:
 
 @kernel
 def _take(queue: I64, tuples: I64, desk: I64, waiting: int) -> None:
-    """Grant the next tasks: one, or several small ones while so many tuples wait that every thread gets its share."""
+    """Grant the next tasks: one, or several small ones while enough tuples wait for every thread to get its share."""
     queue = borrow(queue)
     tuples = borrow(tuples)
     desk = borrow(desk)
@@ -354,7 +355,7 @@ def _take(queue: I64, tuples: I64, desk: I64, waiting: int) -> None:
 
 @kernel
 def start_granted(queue: I64, desk: I64) -> None:
-    """Put the next task of the grant on the desk; its slot is free, and nobody else writes to it."""
+    """Put the next task of the grant on the desk; its slot is free, and no other thread writes to it."""
     queue = borrow(queue)
     desk = borrow(desk)
     task = desk[GRANT_TASK]
@@ -442,7 +443,7 @@ def _head_is_done(queue: I64) -> bool:
     return done
 
 
-@melted
+@inlined
 def _fetch_done(queue: I64, pool: I64, task: int) -> None:
     """Begin to load a task's results, if they are there: another core wrote them."""
     slot = slot_of(queue, task)
@@ -499,3 +500,34 @@ def await_output(crew: I64, me: int, queue: I64) -> bool:
             return False
         tries += 1
     return True
+
+
+# Where a side's tuples are written: the distance of rows, and of a line from what counts in it; the row of the chunk's
+# first tuple; the place in line and the position of the side's first; and what its tuples do, those that match or not.
+WRITE_FIELDS = 7
+WRITE_STRIDE, WRITE_APART, WRITE_ROW, WRITE_LINE, WRITE_FIRST, WRITE_OP, WRITE_USE = range(WRITE_FIELDS)
+
+
+@kernel
+def write_side(
+    tuples: I64, where: I64, begin: int, end: int, at: I64, min_seq: I64, upto: I64, word: I64, lo: I64, hi: I64,
+    valid: Array,
+) -> None:  # fmt: skip
+    """Write the tuples `begin` to `end` of one side of a chunk, in gate order and in line.
+
+    `at` has their places in the chunk; one that can't match, which `valid` says if it is not empty, does nothing.
+    """
+    stride, apart = where[WRITE_STRIDE], where[WRITE_APART]
+    for i in range(begin, end):
+        place, line = at[i], where[WRITE_LINE] + i
+        row = where[WRITE_ROW] + place
+        counts = valid.size == 0 or valid[i]
+        tuples[OPS * stride + row] = where[WRITE_OP] | where[WRITE_USE] if counts else where[WRITE_OP]
+        tuples[WORD * stride + row] = word[i]
+        tuples[LO * stride + row] = lo[i]
+        tuples[HI * stride + row] = hi[i]
+        tuples[SEQ * stride + row] = where[WRITE_FIRST] + i
+        tuples[MIN_SEQ * stride + row] = min_seq[place]
+        tuples[UPTO * stride + row] = upto[place]
+        tuples[line] = word[i]
+        tuples[line + apart] = 1 if counts else 0

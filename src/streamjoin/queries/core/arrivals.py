@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.retention import StreamProgress
-from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.retention import StreamProgress
+from streamjoin.queries.language.plan import Stream
 from streamjoin.windows.clock import NEVER, Horizon, to_ticks
 
 MachineClock = Callable[[], int]
@@ -93,6 +93,10 @@ class Clocks:
             counts={**self.counts, stream: 0},
         )
 
+    def with_lateness(self, stream: str, lateness: int) -> Clocks:
+        """With another lateness of a stream."""
+        return replace(self, horizons={**self.horizons, stream: self.horizons[stream].with_lateness(lateness)})
+
 
 class Aside(NamedTuple):
     """How many of a stream's rows were set aside in a batch."""
@@ -119,11 +123,13 @@ class Arrived:
     """Whether a restart computes it again; a batch of changes alone is not, and may give no row."""
     progress: StreamProgress | None = None
     """How far the streams are after it, where `clocks` are those of a part of their tuples."""
+    filed_aside: Mapping[str, Aside] = field(default_factory=dict)
+    """What tasks set aside, which has files of its own."""
 
     def aside(self) -> dict[str, Aside]:
         """What was set aside, by stream; streams of which everything was taken are left out."""
         kinds = (self.late, self.untimed, self.malformed)
-        return {
+        return {name: counted for name, counted in sorted(self.filed_aside.items()) if any(counted)} | {
             name: Aside(*(tables[name].num_rows if name in tables else 0 for tables in kinds))
             for name in sorted({name for tables in kinds for name in tables})
         }
@@ -195,7 +201,7 @@ def latest_time(stream: Stream, clocks: Clocks, rules: TimeRules) -> int:
         return _LATEST
     if stream.tick_ns is not None:
         return min(rules.now + bound, _LATEST)
-    # Nobody knows the unit of an integer: what the streams have reached stands for now.
+    # The unit of an integer is unknown: what the streams have reached counts as now.
     reached = max(clocks.horizons[name].clock for name in (stream.name, *rules.partners.get(stream.name, ())))
     return _LATEST if reached == NEVER else min(reached + bound, _LATEST)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.model.errors import CheckpointError
-from streamjoin.model.expression.evaluation import Values, evaluate, from_arrow, truth
+from streamjoin.model.expression.evaluation import Values, from_arrow, holds
 from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.keys import KeyTerm
 from streamjoin.model.predicates import Equi
@@ -164,8 +164,7 @@ class Bucket:
         # Here and below: threads may find the same at once, and one may forget it meanwhile.
         mask = self._masks.get(condition)
         if mask is None:
-            columns = {column: self._column_values(column.name) for column in condition.columns}
-            mask = self._masks[condition] = truth(evaluate(condition, columns), (self.n,))
+            mask = self._masks[condition] = holds(condition, lambda column: self._column_values(column.name), self.n)
         return mask
 
     def whole_numbers(self, name: str) -> tuple[Array, Array | None]:
@@ -231,6 +230,14 @@ class Bucket:
                 self.distinct(key)
                 del self._indexes[key]
 
+    def aligned(self, schema: pa.Schema) -> Bucket:
+        """With the columns of a stream that has got some since; they are NULL here."""
+        if self.table.schema.names == schema.names:
+            return self
+        have = set(self.table.schema.names)
+        columns = [self.table.column(f.name) if f.name in have else pa.nulls(self.n, f.type) for f in schema]
+        return replace(self, table=pa.table(columns, schema), _values={}, _masks={}, _whole={}, _probes={}, _indexes={})
+
     @property
     def nbytes(self) -> dict[str, int]:
         """The bytes of tuples and of indexes."""
@@ -256,6 +263,8 @@ class Bucket:
         if _META not in metadata:
             raise CheckpointError("this table is no bucket of the ad-hoc engine: it does not say which")
         about = json.loads(metadata.pop(_META))
-        ticks, gates = (flat(table.column(name)).to_numpy() for name in (_TICK, _GATE))
-        rows = table.drop_columns([_TICK, _GATE]).replace_schema_metadata(metadata or None)
+        # By their places: a stream's own columns may have these names.
+        own = table.num_columns - 2
+        ticks, gates = (flat(table.column(own + place)).to_numpy() for place in range(2))
+        rows = table.select(list(range(own))).replace_schema_metadata(metadata or None)
         return cls(about["stream"], about["batch"], rows, ticks, gates, about["first"], about["seen"])

@@ -12,16 +12,18 @@ from typing import Literal
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.budgets import UNLIMITED, Budget
-from streamjoin.adhoc.core.contract import Action
-from streamjoin.adhoc.core.gathering import Gatherer, reference_schema
-from streamjoin.adhoc.core.probe_plan import Paths
-from streamjoin.adhoc.core.retention import Shape, shape_of
-from streamjoin.adhoc.core.selection_tables import Selected
-from streamjoin.adhoc.language.plan import Query, Stream
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.model.errors import SpecError
+from streamjoin.model.errors import SpecError, UnknownQueryError
 from streamjoin.model.expression.nodes import Expression
+from streamjoin.queries.core.budgets import UNLIMITED, Budget
+from streamjoin.queries.core.gathering import Gatherer, reference_schema
+from streamjoin.queries.core.probe_plan import Paths
+from streamjoin.queries.core.retention import Shape, shape_of
+from streamjoin.queries.core.selection_tables import Selected
+from streamjoin.queries.language.plan import Query, Stream
+from streamjoin.queries.language.sql import parse
+
+Action = Literal["create", "drop", "pause", "resume", "register"]
+"""What a change does; a core makes all but the last, by which an engine gets a stream."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +31,14 @@ class Change:
     """A query's create, drop, pause or resume; one to create has its text or plan as `query`, and a `budget`.
 
     A paused query gives no rows, but the tuples of these batches stay joinable. Results whose last tuple came during
-    the pause are not made up for after it.
+    the pause are not made up for after it. A pause that `releases` holds no tuples: after it the query begins anew.
     """
 
     action: Action
     name: str
     query: str | Query | None = None
     budget: Budget = field(default=UNLIMITED, kw_only=True)
+    releases: bool = field(default=False, kw_only=True)
 
 
 Create = partial(Change, "create")
@@ -59,9 +62,9 @@ def check_name(change: Change, names: Collection[str]) -> None:
         raise SpecError(f"a query's name is a printable text, not {change.name!r}")
 
 
-def no_such_query(name: str, names: Iterable[str]) -> SpecError:
+def no_such_query(name: str, names: Iterable[str]) -> UnknownQueryError:
     """What to raise for a name that no query has."""
-    return SpecError(f"there is no query {name!r}; there are: {', '.join(sorted(names)) or 'none'}")
+    return UnknownQueryError(f"there is no query {name!r}; there are: {', '.join(sorted(names)) or 'none'}")
 
 
 def names_after(names: Iterable[str], changes: Iterable[Change]) -> set[str]:
@@ -91,9 +94,15 @@ class LiveQuery:
     created: int
     paths: Paths
     gatherer: Gatherer
+    shape: Shape
+    """What retention needs of it, also while it is paused."""
     paused: bool = False
     budget: Budget = UNLIMITED
     part: PartRole | None = None
+    released: bool = False
+    """Whether no tuples are held for it, because it is paused and they took too much memory."""
+    inner: tuple[LiveQuery, ...] = ()
+    """The parts of a query with other than inner joins."""
 
     @classmethod
     def of(
@@ -104,26 +113,38 @@ class LiveQuery:
         paused: bool = False,
         budget: Budget = UNLIMITED,
         part: PartRole | None = None,
+        released: bool = False,
     ) -> LiveQuery:
-        """With what is derived from the query."""
-        return cls(serial, query, created, Paths(query), Gatherer(query), paused, budget, part)
+        """With all that is derived from the query: one that can't be run is refused, and can't fail later by it."""
+        inner: tuple[LiveQuery, ...] = ()
+        if query.kind_steps:
+            roles: list[PartRole] = [
+                "once" if s.kind in ("semi", "anti") and s.nearest is None else "all" for s in query.kind_steps
+            ]
+            roles += ["all"] * (len(query.parts) - len(roles))
+            pairs = zip(query.parts, roles, strict=True)
+            inner = tuple(LiveQuery.of(serial, one, created, paused, budget, role) for one, role in pairs)
+        about = Paths(query), Gatherer(query), shape_of(query)
+        return cls(serial, query, created, *about, paused, budget, part, released, inner)
 
     def __reduce__(self) -> tuple[object, ...]:
         # What is derived is large, and made again where it is unpickled.
-        return LiveQuery.of, (self.serial, self.query, self.created, self.paused, self.budget, self.part)
+        return LiveQuery.of, (
+            self.serial,
+            self.query,
+            self.created,
+            self.paused,
+            self.budget,
+            self.part,
+            self.released,
+        )
 
     @cached_property
     def parts(self) -> dict[str, LiveQuery]:
         """What the shared plan runs of it: the query itself, or its parts by their names."""
-        if not self.query.kind_steps:
+        if not self.inner:
             return {self.query.name: self}
-        about = self.created, self.paused, self.budget
-        roles: list[PartRole] = [
-            "once" if s.kind in ("semi", "anti") and s.nearest is None else "all" for s in self.query.kind_steps
-        ]
-        roles += ["all"] * (len(self.query.parts) - len(roles))
-        pairs = zip(self.query.parts, roles, strict=True)
-        return {part.name: LiveQuery.of(self.serial, part, *about, role) for part, role in pairs}
+        return {part.query.name: replace(part, created=self.created, paused=self.paused) for part in self.inner}
 
     @property
     def schema(self) -> pa.Schema:
@@ -142,11 +163,6 @@ class LiveQuery:
     def plan(self) -> Query:
         """The query without its name: what it has in common with others that are the same."""
         return replace(self.query, name="", text="")
-
-    @cached_property
-    def shape(self) -> Shape:
-        """What retention needs of it."""
-        return shape_of(self.query)
 
 
 @dataclass(frozen=True)
@@ -175,9 +191,25 @@ class QueryRegistry:
                 serial += 1
             elif change.action == "drop":
                 del queries[name]
+            elif change.action == "pause":
+                released = queries[name].released or change.releases
+                queries[name] = replace(queries[name], paused=True, released=released)
             else:
-                queries[name] = replace(queries[name], paused=change.action == "pause")
+                # Of what came before the end of such a pause, only some may be there.
+                created = batch if queries[name].released else queries[name].created
+                queries[name] = replace(queries[name], paused=False, released=False, created=created)
         return QueryRegistry(queries, serial)
+
+    def read_again(self, stream: str, streams: Mapping[str, Stream]) -> QueryRegistry:
+        """With the queries over a stream read again, because it has changed."""
+        queries = dict(self.queries)
+        for name, entry in queries.items():
+            if any(source.stream.name == stream for source in entry.query.sources):
+                query = replace(parse(entry.query.text, streams, name), name=name)
+                queries[name] = LiveQuery.of(
+                    entry.serial, query, entry.created, entry.paused, entry.budget, None, entry.released
+                )
+        return replace(self, queries=queries)
 
     def paused(self, names: Iterable[str]) -> QueryRegistry:
         """With some queries paused."""
@@ -191,8 +223,15 @@ class QueryRegistry:
 
     @cached_property
     def running(self) -> dict[str, LiveQuery]:
-        """What the shared plan runs: every query, or its parts."""
-        return {name: part for entry in self.queries.values() for name, part in entry.parts.items()}
+        """What the shared plan runs: every query that is not paused, or its parts."""
+        active = (entry for entry in self.queries.values() if not entry.paused)
+        return {name: part for entry in active for name, part in entry.parts.items()}
+
+    @property
+    def held(self) -> dict[str, LiveQuery]:
+        """Every query that tuples are held for, or its parts: those that run, and those that are paused."""
+        held = (entry for entry in self.queries.values() if not entry.released)
+        return {name: part for entry in held for name, part in entry.parts.items()}
 
     @property
     def paths(self) -> dict[str, Paths]:
@@ -201,9 +240,9 @@ class QueryRegistry:
 
     @cached_property
     def shapes(self) -> dict[Shape, int]:
-        """The shapes of the queries with the earliest create of each."""
+        """The shapes of all queries that tuples are held for, also paused ones, with the earliest create of each."""
         shapes: dict[Shape, int] = {}
-        for entry in self.running.values():
+        for entry in self.held.values():
             shapes[entry.shape] = min(entry.created, shapes.get(entry.shape, entry.created))
         return shapes
 

@@ -1,4 +1,4 @@
-"""What runs the queries: streams as the joins read them, the meetings made ready, and the outputs.
+"""What runs the queries: streams as the joins read them, the first joins made ready, and the outputs.
 
 All of it follows from the buckets, the registry and the plan's choices. A change of those touches what it has to and
 leaves the rest, so that one more query costs the same however many there are. The invariant: after `update` the
@@ -16,27 +16,25 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.batch_run import BatchRun, JoinSide, Scratch, Share, StepCounts
-from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.adhoc.core.budgets import Ledger, Usage
-from streamjoin.adhoc.core.changes import LiveQuery
-from streamjoin.adhoc.core.meetings import Meetings
-from streamjoin.adhoc.core.outputs import EndingResults, Outputs, Sink
-from streamjoin.adhoc.core.probe_plan import Choice, PathKey
-from streamjoin.adhoc.core.query_classes import QueryClasses
-from streamjoin.adhoc.core.query_sets import JointColumns
-from streamjoin.adhoc.core.running_plan import Preparer, ReadyMeeting, Step, steps_of
-from streamjoin.adhoc.core.shared_join import MeetingRun
-from streamjoin.adhoc.core.shared_step import Compiler
-from streamjoin.adhoc.core.stored_stream import BucketRun, StoredStream
-from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError
+from streamjoin.queries.core.buckets import Bucket, IndexKey
+from streamjoin.queries.core.budgets import EngineBudget, Ledger, Usage
+from streamjoin.queries.core.changes import LiveQuery
+from streamjoin.queries.core.outputs import Outputs, QueryClasses
+from streamjoin.queries.core.probe_plan import Choice, PathKey
+from streamjoin.queries.core.recent_counts import RecentCounts
+from streamjoin.queries.core.running_plan import FirstJoins, Preparer, ReadyFirstJoin, Step, steps_of
+from streamjoin.queries.core.selection_tables import JointColumns
+from streamjoin.queries.core.shared_join import BatchRun, FirstJoinRun, JoinSide, Scratch, Share, StepCounts
+from streamjoin.queries.core.shared_step import Compiler
+from streamjoin.queries.core.stored_stream import BucketRun, StoredStream
+from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.windows.workers import Workers
 
 T = TypeVar("T")
 R = TypeVar("R")
 _WORTH_THREADS: Final = 1 << 15
-"""New tuples by meetings from which on handing work to threads takes less time than it saves."""
+"""New tuples by first joins from which on handing work to threads takes less time than it saves."""
 
 
 class Execution:
@@ -49,26 +47,28 @@ class Execution:
         merging: bool = True,
         threads: int = 1,
         interrupted: threading.Event | None = None,
+        engine_budget: EngineBudget | None = None,
     ) -> None:
         self._merging = merging
         self.streams = {stream.name: StoredStream(stream) for stream in streams}
         self._schemas = {stream.stream.name: stream.stream for stream in self.streams.values()}
-        self._meetings = Meetings()
+        self._first_joins = FirstJoins()
         self._outputs = Outputs()
         self._classes = QueryClasses()
-        self.ledger = Ledger(interrupted or threading.Event())
+        self.ledger = Ledger(interrupted or threading.Event(), engine_budget)
         self._preparer = Preparer(self.streams, Compiler(self._schemas), self._outputs, self._classes, self.ledger)
-        self._ready: dict[PathKey, ReadyMeeting] = {}
+        self._ready: dict[PathKey, ReadyFirstJoin] = {}
         self._workers = Workers(threads)
         self._scratches = [Scratch() for _ in range(threads)]
         self._fresh: dict[str, BucketRun] = {}
         self._joint_columns: dict[str, JointColumns] = {}
         self.seconds: dict[str, float] = {}
         """How long the parts of the last run took: sets and indexes, joins, rows."""
-        self.at: dict[int, Step] = {}
-        """The step that each thread of the batch runs now, or ran last."""
+        self.at: dict[int, tuple[float, Step]] = {}
+        """Since when each thread of the batch is at a first join, and the step that it runs now."""
         self.counts: dict[PathKey, StepCounts] = {}
         """What each step did since it is in the plan."""
+        self.recent = RecentCounts()
         self._digests: dict[PathKey, bytes] = {}
 
     def add_stream(self, stream: Stream) -> None:
@@ -77,7 +77,7 @@ class Execution:
         self._schemas[stream.name] = stream
 
     @property
-    def meetings(self) -> Sequence[ReadyMeeting]:
+    def first_joins(self) -> Sequence[ReadyFirstJoin]:
         """The plan as it runs."""
         return tuple(self._ready.values())
 
@@ -87,23 +87,23 @@ class Execution:
         """Run these queries by these choices."""
         before, after = self._classes.update(queries, choices)
         for group in before:
-            self._meetings.remove(group.entry, group.choice)
+            self._first_joins.remove(group.entry, group.choice)
             self._outputs.remove(group.entry)
             self.ledger.close(group.entry.serial)
         for group in after:
             group.entry = replace(group.entry, paused=not group.active)
             self._outputs.add(group)
             self.ledger.open(group.entry.serial, group.entry.budget)
-            self._meetings.add(group.entry, group.choice)
+            self._first_joins.add(group.entry, group.choice)
         self._prepare()
 
     def _prepare(self) -> None:
-        touched, self._meetings.touched = self._meetings.touched, {}
+        touched, self._first_joins.touched = self._first_joins.touched, {}
         held = max((stream.newest.batch for stream in self.streams.values() if stream.newest is not None), default=-1)
-        for key, meeting in touched.items():
-            ready = self._preparer.ready(meeting, held)
+        for key, first_join in touched.items():
+            ready = self._preparer.ready(first_join, held)
             if ready is None:
-                self._meetings.forget(key)
+                self._first_joins.forget(key)
                 self._ready.pop(key, None)
             else:
                 self._ready[key] = ready
@@ -125,7 +125,7 @@ class Execution:
                     stream = step.tests.streams[number]
                     indexes[stream].add(attribute.index_key)
                     words[stream].add(attribute.words_key)
-        serials |= {sets.serial for meeting in self._ready.values() for sets in (meeting.left, meeting.forward.sets)}
+        serials |= {sets.serial for ready in self._ready.values() for sets in (ready.left, ready.forward.sets)}
         for name, stored in self.streams.items():
             stored.forget(indexes[name], words[name], serials)
 
@@ -147,31 +147,28 @@ class Execution:
         self.ledger.begin()
         self.ledger.check()
         batch = BatchRun(self._fresh, self.streams, self.counts, self.ledger, share, self.at)
-        meetings = tuple(self._ready.values())
+        first_joins = tuple(self._ready.values())
         tuples = sum(run.n for run in self._fresh.values())
-        parallel = tuples * len(meetings) >= _WORTH_THREADS
+        parallel = tuples * len(first_joins) >= _WORTH_THREADS
         marks = [perf_counter()]
-        sides = [batch.sides(meeting) for meeting in meetings]
-        # Meetings share indexes: each is made once, before the sets that each has of its own.
+        sides = [batch.sides(first_join) for first_join in first_joins]
+        # First joins share indexes: each is made once, before the sets that each has of its own.
         indexes = {(side.stream, side.attribute.index_key): side for pair in sides for side in pair if side.attribute}
         self._spread(lambda side, _: batch.index(side), list(indexes.values()), parallel)
         self._spread(lambda fill, _: fill(), self._fills(sides), parallel)
         self._spread(lambda pair, _: batch.prepare(pair), sides, parallel)
         marks.append(perf_counter())
-        runs = self._spread(lambda meeting, scratch: MeetingRun(batch, meeting, scratch).run(), meetings, parallel)
-        results: dict[Sink, list[EndingResults]] = {}
-        for run in runs:
-            for sink, parts in run.items():
-                results.setdefault(sink, []).extend(parts)
+        numbered = list(enumerate(first_joins))
+        self._spread(lambda first_join, scratch: FirstJoinRun(batch, *first_join, scratch).run(), numbered, parallel)
         marks.append(perf_counter())
-        tables = self._outputs.tables(results, self.streams, self.ledger, self._workers)
+        tables = self._outputs.tables(batch.found, self.streams, self.ledger, self._workers)
         marks.append(perf_counter())
         self.at.clear()
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
         return tables
 
     def _fills(self, sides: Sequence[tuple[JoinSide, JoinSide]]) -> list[Callable[[], None]]:
-        """What makes the sets of the new tuples, for all meetings of a stream together."""
+        """What makes the sets of the new tuples, for all first joins of a stream together."""
         steps: list[Callable[[], None]] = []
         for name, fresh in self._fresh.items():
             columns = list(dict.fromkeys(side.sets for pair in sides for side in pair if side.stream == name))
@@ -214,9 +211,19 @@ class Execution:
             if parts:
                 self.counts.setdefault(step.key, StepCounts()).add(parts)
 
+    def largest(self) -> dict[str, InputError]:
+        """The queries whose results take most of the batch, and what to say of them where memory has run out."""
+        found = self.ledger.largest()
+        return {} if found is None else {query_name(name): found[1] for name in self._classes.active(found[0])}
+
     def account_of(self, name: str) -> int:
         """The account of a query's budget."""
         return self.ledger.number_of(self._classes.serial_of(name))
+
+    def overdrafts(self) -> dict[str, InputError]:
+        """The queries that are over a budget in this batch, and why."""
+        exceeded = self.ledger.exceeded.items()
+        return {query_name(name): error for serial, error in exceeded for name in self._classes.active(serial)}
 
     def overdraft_of(self, name: str) -> InputError | None:
         """Why a query is over its budget in this batch, if it is."""

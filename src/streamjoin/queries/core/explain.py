@@ -6,19 +6,38 @@ Figures of steps are measured since the step is in the plan; costs are the optim
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from streamjoin._html import column_table, fact_table
-from streamjoin.adhoc.core.batch_run import StepCounts
-from streamjoin.adhoc.core.execution import Execution
-from streamjoin.adhoc.core.probe_plan import PathKey, Paths
-from streamjoin.adhoc.core.running_plan import Step
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.language.plan import query_name
-from streamjoin.adhoc.optimizer.optimizer import Optimizer
-from streamjoin.adhoc.optimizer.ordering import cost_apart, plan_cost
-from streamjoin.adhoc.optimizer.plans import Decision, Facts
+from streamjoin.queries.core.execution import Execution
+from streamjoin.queries.core.probe_plan import Paths
+from streamjoin.queries.core.recent_counts import NOTHING, StepRates
+from streamjoin.queries.core.running_plan import Step
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared_join import StepCounts
+from streamjoin.queries.language.plan import query_name
+from streamjoin.queries.optimizer.optimizer import Optimizer
+from streamjoin.queries.optimizer.plans import Decision, Facts
+from streamjoin.queries.optimizer.rules import cost_apart, plan_cost
+
+
+class StepPosition(NamedTuple):
+    """Where in the plan a batch is: the streams that have been joined so far, and the queries that this is for."""
+
+    streams: tuple[str, ...]
+    queries: tuple[str, ...]
+
+
+class QueryCost(NamedTuple):
+    """What a query costs: seconds of threads that joined for it, and the bytes that it holds.
+
+    What queries share is divided evenly among them.
+    """
+
+    seconds: float
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,8 @@ class StepFigures:
     selectivity: float
     steps: tuple[StepFigures, ...]
     seconds: float = 0.0
+    lately: StepRates = NOTHING
+    """Per second, in the last ten seconds."""
 
     def walk(self) -> Iterator[StepFigures]:
         """This step and all below it."""
@@ -181,9 +202,9 @@ def explain(
         cost_apart(optimizer.plan, facts),
         streams,
         tuple(
-            RootFigures(step.key.group, step.key.driver, _figures(step, execution.counts))
-            for meeting in execution.meetings
-            for step in meeting.directions
+            RootFigures(step.key.group, step.key.driver, _figures(step, execution, first_join.directions))
+            for first_join in execution.first_joins
+            for step in first_join.directions
         ),
         optimizer.decisions,
     )
@@ -199,8 +220,11 @@ def _selected_share(stream: str, queries: Mapping[str, Paths], facts: Facts) -> 
     return facts.statistics.of(stream).share(selections)
 
 
-def _figures(step: Step, counts: Mapping[PathKey, StepCounts]) -> StepFigures:
-    done = counts.get(step.key, StepCounts())
+def _figures(step: Step, execution: Execution, directions: Iterable[Step] = ()) -> StepFigures:
+    """`directions` read the same candidates, whichever of them a pair belongs to."""
+    done = execution.counts.get(step.key, StepCounts())
+    read = [execution.counts.get(one.key, StepCounts()) for one in directions] or [done]
+    candidates = sum(counts.candidates for counts in read)
     batches = max(1, done.batches)
     terms = " AND ".join(map(str, step.key.steps[-1].terms)) or "any tuple in the window"
     return StepFigures(
@@ -211,9 +235,10 @@ def _figures(step: Step, counts: Mapping[PathKey, StepCounts]) -> StepFigures:
         done.probes / batches,
         done.candidates / batches,
         done.pairs / batches,
-        done.pairs / done.candidates if done.candidates else 0.0,
-        tuple(_figures(child, counts) for child in step.children),
+        sum(counts.pairs for counts in read) / candidates if candidates else 0.0,
+        tuple(_figures(child, execution) for child in step.children),
         done.seconds / batches,
+        execution.recent.rates(step.key),
     )
 
 

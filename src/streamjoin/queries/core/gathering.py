@@ -7,10 +7,10 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from streamjoin.adhoc.language.plan import Query
 from streamjoin.model.expression.arrow_results import to_arrow
 from streamjoin.model.expression.evaluation import evaluate, from_arrow
 from streamjoin.model.expression.nodes import Column
+from streamjoin.queries.language.plan import Query
 
 Read = tuple[int, str, str]
 """Which source of the query, its stream, and the column."""

@@ -8,27 +8,22 @@ is read as a band. The comparisons themselves stay conditions of the step: the i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import IndexKey, OneTerm, SortedIndex
-from streamjoin.model.comparisons import word_space
+from streamjoin.model.comparisons import TypeOf, bound_an_interval, comparison
 from streamjoin.model.expression.canonical import conjuncts
-from streamjoin.model.expression.nodes import Column, Compare, Expression
-from streamjoin.model.keys import MIRRORED, Comparison, KeyTerm, WordKind, fit
-from streamjoin.model.plain_types import plain_type
-from streamjoin.model.predicates import Equi
+from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.keys import KeyTerm
+from streamjoin.queries.core.buckets import IndexKey, OneTerm, SortedIndex
 from streamjoin.windows.encoding import Encoded, SideEncoder, SideName
+from streamjoin.windows.intervals import by_class, length_classes
 from streamjoin.windows.words import TermWords
-
-_REACHES: Final = np.array([(1 << power) - 1 for power in range(64)], np.uint64)
-"""The longest interval of each class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,56 +83,27 @@ class FittedInterval:
         return IntervalAttribute(self.lower, self.upper, "right")
 
 
-TypeOf = Callable[[Column], pa.DataType]
-
-
 def fit_interval(conditions: Sequence[Expression], new: str, type_of: TypeOf) -> tuple[str, KeyTerm, KeyTerm] | None:
     """The first two comparisons with `new` that face each other: the other qualifier, the upper and the lower one."""
     terms = [
         term
         for condition in conditions
         for part in conjuncts(condition)
-        if (term := _comparison(part, new, type_of)) is not None
+        if (term := comparison(part, new, type_of)) is not None
     ]
     for qualifier, upper in terms:
         for other, lower in terms:
-            operators = [term.term.operator for term in (upper, lower) if isinstance(term.term, Comparison)]
-            faces = qualifier == other and [operator[0] for operator in operators] == ["<", ">"]
-            if faces and word_space(upper.left.type) == word_space(lower.left.type):
+            if qualifier == other and bound_an_interval(upper, lower):
                 return qualifier, upper, lower
     return None
-
-
-def _comparison(condition: Expression, new: str, type_of: TypeOf) -> tuple[str, KeyTerm] | None:
-    """A comparison of a column of another qualifier, which stands left, with one of `new`, of one type."""
-    if not isinstance(condition, Compare) or condition.operator not in MIRRORED:
-        return None
-    one, other, operator = condition.left, condition.right, condition.operator
-    if not isinstance(one, Column) or not isinstance(other, Column) or one.qualifier == other.qualifier:
-        return None
-    if one.qualifier == new:
-        one, other, operator = other, one, MIRRORED[operator]
-    if other.qualifier != new:
-        return None
-    types = [plain_type(type_of(column)) for column in (one, other)]
-    if word_space(types[0]) is None or word_space(types[0]) != word_space(types[1]):
-        return None
-    key = fit(Equi(one.name, other.name), *types)
-    if key.kind not in (WordKind.INTEGER, WordKind.FLOAT32, WordKind.FLOAT64):
-        return None
-    return one.qualifier, replace(key, term=Comparison(one.name, operator, other.name))
 
 
 def split_by_length(index: SortedIndex, ends: Array) -> tuple[tuple[SortedIndex, int], ...]:
     """An index in classes by the length of intervals, with the longest of each; `ends` are the words of ends by row."""
     begins = index.words
-    ending = ends[index.rows]
-    # Unsigned: the distance of two int64 may not fit an int64.
-    lengths = np.where(ending > begins, ending.view(np.uint64) - begins.view(np.uint64), np.uint64(0))
-    classes = np.searchsorted(_REACHES, lengths, side="left")
-    parts = []
-    for number in np.unique(classes).tolist():
-        chosen = classes == number
-        reach = int(_REACHES[number]) if number < len(_REACHES) else (1 << 64) - 1
-        parts.append((SortedIndex(begins[chosen], index.rows[chosen]), reach))
-    return tuple(parts)
+    # One that ends before it begins counts as a point.
+    classes = length_classes(begins, np.maximum(begins, ends[index.rows]))
+    return tuple(
+        (SortedIndex(begins[places], index.rows[places]), (1 << length_class) - 1)
+        for length_class, places in by_class(classes)
+    )

@@ -4,16 +4,18 @@ The parts of a query give the numbers of the tuples in each result of their inne
 a side that may come out without a partner, or a result of the core where that is a join itself, waits from its
 arrival until it is *decided*: no tuple to come can pair with it, by the bounds of the streams and their counts. What
 waits is all the state; what is matched, where one match is enough, waits no longer. An as-of join without a tolerance
-also holds the newest tuple of each key (`latest.py`).
+also holds the newest tuple of each key (`LatestTuples`).
 
 The invariants: a row is never taken back; what waits is replaced by each batch and never changed, so a batch can be
 computed again; the tuples that wait, and the partners noted for them, are held in the streams.
+
+What waits, and its form in files, is at the top.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -22,17 +24,190 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.gathering import Gatherer
-from streamjoin.adhoc.core.kind_states import KindState, Waiting
-from streamjoin.adhoc.core.latest import HeldTuples, LatestTuples
-from streamjoin.adhoc.core.retention import StreamProgress
-from streamjoin.adhoc.core.stored_stream import StoredStream
-from streamjoin.adhoc.language.plan import JoinStep, Query
-from streamjoin.model.errors import CheckpointError
-from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
-from streamjoin.model.expression.nodes import Expression
+from streamjoin.joins.kinds.key_numbers import KeyNumbers
+from streamjoin.joins.types.asof import RightByKey, nearest_pairs, settled
+from streamjoin.joins.types.marks import gone_below, outcome
+from streamjoin.model.binding import BoundAsOf
+from streamjoin.model.errors import CheckpointError, InputError
+from streamjoin.model.expression.evaluation import Values, from_arrow, holds
+from streamjoin.model.expression.nodes import Column, Expression
+from streamjoin.model.keys import fit
+from streamjoin.model.predicates import Equi
 from streamjoin.model.window import CountWindow
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.gathering import Gatherer
+from streamjoin.queries.core.retention import StreamProgress
+from streamjoin.queries.core.stored_stream import StoredStream
+from streamjoin.queries.language.plan import JoinStep, Query
+from streamjoin.windows.clock import less
+
+_TIME: Final = "#ticks"
+_ID: Final = "#number"
+_FIRST: Final = b"streamjoin.ids-first"
+"""In the metadata of what `packed` gives."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What is not decided yet: tuples by alias, one row for each that waits, and the partners found by step."""
+
+    refs: Array
+    partners: Array
+
+    @classmethod
+    def nothing(cls, aliases: int, steps: int) -> Waiting:
+        """Nothing waits."""
+        return cls(np.empty((0, aliases), np.int64), np.empty((0, steps), np.int64))
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.refs)
+
+    def keep(self, chosen: Array) -> Waiting:
+        """The chosen ones."""
+        return self if chosen.all() else Waiting(self.refs[chosen], self.partners[chosen])
+
+    def joined_by(self, refs: Array, partners: Array) -> Waiting:
+        """With what came."""
+        if not len(refs):
+            return self
+        return Waiting(np.concatenate([self.refs, refs]), np.concatenate([self.partners, partners]))
+
+
+@dataclass(frozen=True)
+class HeldTuples:
+    """Tuples by time, then in gate order: their ids, times, and the columns that are used."""
+
+    ids: Array
+    ticks: Array
+    rows: pa.Table
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.ids)
+
+    def keep(self, places: Array) -> HeldTuples:
+        """Those at ascending places."""
+        if len(places) == self.n:
+            return self
+        return HeldTuples(self.ids[places], self.ticks[places], _taken(self.rows, places))
+
+    def joined_by(self, others: HeldTuples) -> HeldTuples:
+        """With others, of which some may be here already."""
+        ids, ticks = np.concatenate([self.ids, others.ids]), np.concatenate([self.ticks, others.ticks])
+        _, first = np.unique(ids, return_index=True)
+        order = first[np.lexsort((ids[first], ticks[first]))]
+        rows = pa.concat_tables([self.rows, others.rows.cast(self.rows.schema)])
+        return HeldTuples(ids[order], ticks[order], _taken(rows, order))
+
+    def take(self, name: str, ids: Array) -> pa.Array:
+        """A column of the tuples with these ids, NULL where an id is negative."""
+        order = np.argsort(self.ids)
+        missing = ids < 0
+        if missing.all():
+            return pa.nulls(len(ids), self.rows.schema.field(name).type)
+        at = np.searchsorted(self.ids, np.where(missing, self.ids[order[0]], ids), sorter=order)
+        return self.rows.column(name).combine_chunks().take(pa.array(order[at], mask=missing))
+
+    def packed(self) -> bytes:
+        """As bytes, for a file: ids and times are the first two columns, whatever the others are called."""
+        arrays = [pa.array(self.ids), pa.array(self.ticks), *self.rows.columns]
+        # A table without columns has no rows; these have.
+        names = [_ID, _TIME, *self.rows.column_names]
+        table = pa.Table.from_arrays(arrays, names=names).replace_schema_metadata({_FIRST: b""})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return bytes(sink.getvalue())
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> HeldTuples:
+        """What `packed` gave."""
+        table = pa.ipc.open_stream(data).read_all()
+        if _FIRST in (table.schema.metadata or {}):
+            ids, ticks, *columns = table.columns
+            rows = pa.Table.from_arrays(columns, names=table.column_names[2:])
+            return cls(ids.to_numpy(), ticks.to_numpy(), rows)
+        # Earlier versions wrote them last, and the earliest one column more behind them.
+        own = table.num_columns - (2 if table.column_names[-2:] == [_ID, _TIME] else 3)
+        ids, ticks = (table.column(own + place).to_numpy() for place in range(2))
+        return cls(ids, ticks, table.select(list(range(own))))
+
+
+@dataclass(frozen=True)
+class KindState:
+    """What waits of a query: of its core (`left`), and of the stream that a RIGHT or FULL JOIN adds.
+
+    `held` has the tuples that as-of joins without a tolerance keep, by alias.
+    """
+
+    left: Waiting
+    right: Waiting
+    held: Mapping[str, HeldTuples] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        """How many tuples wait."""
+        return self.left.n + self.right.n
+
+    def to_table(self, name: str) -> pa.Table:
+        """As rows of a table, for a file; `from_table` reads them."""
+        sides = []
+        for side, waiting in enumerate((self.left, self.right)):
+            numbers = np.concatenate([waiting.refs, waiting.partners], axis=1)
+            offsets = np.arange(waiting.n + 1, dtype=np.int32) * numbers.shape[1]
+            lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(numbers.ravel()))
+            names, numbers_of_sides = pa.array([name] * waiting.n, pa.string()), np.full(waiting.n, side, np.int8)
+            nulls = [pa.nulls(waiting.n, type_) for type_ in STATE_SCHEMA.types[3:]]
+            sides.append(pa.table([names, pa.array(numbers_of_sides), lists, *nulls], schema=STATE_SCHEMA))
+        rows = [
+            {"query": name, "side": _HELD, "alias": alias, "held": tuples.packed()}
+            for alias, tuples in self.held.items()
+        ]
+        return pa.concat_tables([*sides, pa.Table.from_pylist(rows, STATE_SCHEMA)])
+
+    @classmethod
+    def from_table(cls, table: pa.Table, name: str, start: KindState) -> KindState:
+        """What `to_table` gave, of a query whose state is `start` before it has seen anything."""
+        rows = table.filter(pc.equal(table.column("query"), name))
+        sides = [rows.filter(pc.equal(rows.column("side"), side)).column("numbers") for side in (0, 1)]
+        left, right = (_unpack(side, like) for side, like in zip(sides, (start.left, start.right), strict=True))
+        # Files of earlier versions have no such columns, and no rows that need them.
+        held = dict(start.held)
+        for row in rows.filter(pc.equal(rows.column("side"), _HELD)).to_pylist():
+            held[row["alias"]] = HeldTuples.unpacked(row["held"])
+        return cls(left, right, held)
+
+
+_HELD: Final = 2
+STATE_SCHEMA: Final = pa.schema(
+    {
+        "query": pa.string(),
+        "side": pa.int8(),
+        "numbers": pa.list_(pa.int64()),
+        "alias": pa.string(),
+        "held": pa.binary(),
+    }
+)
+
+
+def joined_states(tables: Iterable[pa.Table]) -> pa.Table:
+    """What `KindState.to_table` gave, as one table."""
+    return pa.concat_tables([STATE_SCHEMA.empty_table(), *tables])
+
+
+def _unpack(lists: pa.ChunkedArray, like: Waiting) -> Waiting:
+    aliases, steps = like.refs.shape[1], like.partners.shape[1]
+    values = pc.list_flatten(lists).to_numpy().reshape(len(lists), aliases + steps)
+    return Waiting(np.ascontiguousarray(values[:, :aliases]), np.ascontiguousarray(values[:, aliases:]))
+
+
+def _taken(rows: pa.Table, places: Array) -> pa.Table:
+    """Rows at some places; a table without columns has none to take."""
+    return rows.take(places) if rows.num_columns else rows
+
 
 NOBODY: Final = -1
 """In place of a tuple's number: there is none."""
@@ -40,11 +215,12 @@ _HOPELESS: Final = -2
 """In place of a partner's number: there can't be one, as a key is NULL or a condition on the tuple itself is false."""
 _MATCHED: Final = 0
 """In place of a partner's number: there is one, and it does not matter which."""
-_EARLIEST = -(1 << 63)
+MOST_HELD: Final = 1 << 20
+"""Tuples that one join holds; with more keys its query fails, as what is held is written with every batch."""
 
 
 def unpacked_states(table: pa.Table, queries: Mapping[str, Query]) -> dict[str, KindState]:
-    """What `packed_states` gave, for these queries."""
+    """What `KindState.to_table` gave, for these queries."""
     return {
         name: KindState.from_table(table, name, JoinKinds(query).start())
         for name, query in queries.items()
@@ -78,6 +254,80 @@ class PairedRows:
 
     numbers: Array
     held: Mapping[str, HeldTuples]
+
+
+class LatestTuples:
+    """What one as-of join without a tolerance holds and looks up; it keeps no state itself.
+
+    A stream holds its tuples as long as windows need them. The tuple that such a join looks back to may be older than
+    any window, so its columns that the query uses are copied when it arrives. The invariant: of the tuples before the
+    earliest time that a lookup can still have, the newest of each key is held, and all later ones are.
+    """
+
+    def __init__(self, query: Query, step: JoinStep) -> None:
+        self._step, self.rule = step, _rule(step)
+        self._types = query.schemas
+        used = [*(output.expression for output in query.outputs), *query.filters]
+        columns = {column.name for one in used for column in one.columns if column.qualifier == step.right}
+        self._columns = sorted(columns | {equality.right.name for equality in step.equalities})
+
+    @cached_property
+    def nothing(self) -> HeldTuples:
+        """No tuples."""
+        schema = self._types[self._step.right]
+        empty = np.empty(0, np.int64)
+        columns = pa.schema([schema.field(name) for name in self._columns])
+        return HeldTuples(empty, empty, columns.empty_table())
+
+    def _numbering(self) -> KeyNumbers:
+        def type_of(column: Column) -> pa.DataType:
+            return self._types[column.qualifier].field(column.name).type
+
+        equalities = enumerate(self._step.equalities)
+        return KeyNumbers([fit(Equi(f"k{n}"), type_of(one.left), type_of(one.right)) for n, one in equalities])
+
+    def _held_keys(self, held: HeldTuples, numbering: KeyNumbers) -> Array:
+        columns = [held.rows.column(equality.right.name) for equality in self._step.equalities]
+        return numbering.number(1, _keyed(columns, held.n))
+
+    def with_new(self, held: HeldTuples, stream: StoredStream, numbers: Array) -> HeldTuples:
+        """With new tuples of the stream."""
+        if not len(numbers):
+            return held
+        rows = pa.Table.from_arrays([stream.take(name, numbers) for name in self._columns], names=self._columns)
+        return held.joined_by(HeldTuples(stream.ids_of(numbers), stream.ticks.at(numbers), rows))
+
+    def partners(self, held: HeldTuples, keys: Sequence[pa.Array], ticks: Array, own: Array | None) -> Array:
+        """The id of the newest held tuple at or before each time with the same key, or -1.
+
+        `keys` are the left columns of the equalities. `own` are the ids of the tuples themselves, where they are of
+        the same stream: a tuple is not its own partner.
+        """
+        if not held.n or not len(ticks):
+            return np.full(len(ticks), NOBODY, np.int64)
+        numbering = self._numbering()
+        by_key = RightByKey(self._held_keys(held, numbering), held.ticks)
+        wanted = numbering.number(0, _keyed(keys, len(ticks)))
+        itself = None if own is None else _places_of(own.reshape(-1, 1), held.ids.reshape(-1, 1))
+        place = by_key.nearest(self.rule, wanted, ticks, itself)
+        return np.where(place == NOBODY, NOBODY, held.ids[place])
+
+    def needed(self, held: HeldTuples, low: int) -> HeldTuples:
+        """What lookups at `low` or later can need.
+
+        Raises:
+            InputError: there are too many keys.
+        """
+        old = int(np.searchsorted(held.ticks, low))
+        if not old:
+            return held
+        places = RightByKey(self._held_keys(held, self._numbering()), held.ticks).needed(self.rule, low)
+        if np.searchsorted(places, old) > MOST_HELD:
+            raise InputError(
+                f"the as-of join with {self._step.right!r} has more than {MOST_HELD:,} keys, and keeps the newest "
+                "tuple of each: add a TOLERANCE"
+            )
+        return held.keep(places)
 
 
 class JoinKinds:
@@ -237,13 +487,11 @@ class JoinKinds:
         now: BatchProgress,
         held: Mapping[str, HeldTuples] | None = None,
     ) -> Array:
-        columns = {
-            column: from_arrow(
-                self._values(column.qualifier, column.name, refs[:, place[column.qualifier]], held or {}, now)
-            )
-            for column in condition.columns
-        }
-        return truth(evaluate(condition, columns), (len(refs),))
+        def read(column: Column) -> Values:
+            numbers = refs[:, place[column.qualifier]]
+            return from_arrow(self._values(column.qualifier, column.name, numbers, held or {}, now))
+
+        return holds(condition, read, len(refs))
 
     def _values(
         self, alias: str, name: str, numbers: Array, held: Mapping[str, HeldTuples], now: BatchProgress
@@ -277,10 +525,10 @@ class JoinKinds:
             numbers = refs[:, self.core.index(alias)]
             own = self._streams[alias]
             if isinstance(step.window, CountWindow):
-                places = now.streams[own].positions_of(numbers)
-                passed |= _rows_passed(places, step.window.n, now.count(own), own == new)
+                gone = gone_below(now.count(own), step.window.n, itself=own == new)
+                passed |= now.streams[own].positions_of(numbers) < gone
             else:
-                passed |= now.streams[own].ticks.at(numbers) < _before(now.bound(new), step.window.length)
+                passed |= now.streams[own].ticks.at(numbers) < gone_below(now.bound(new), step.window.length)
         return passed
 
     def _right_passed(self, numbers: Array, now: BatchProgress) -> Array:
@@ -290,12 +538,11 @@ class JoinKinds:
         own = self._streams[self._last.right]
         window = self._last.window
         if isinstance(window, CountWindow):
-            places = now.streams[own].positions_of(numbers)
-            return _rows_passed(places, window.n, now.count(own), own == self._streams[self.core[0]])
-        ticks = now.streams[own].ticks.at(numbers)
-        limits = [_before(now.bound(self._streams[alias]), reach) for alias, reach in self._reaches.items()]
-        passed: Array = ticks < min(limits)
-        return passed
+            gone = gone_below(now.count(own), window.n, itself=own == self._streams[self.core[0]])
+            passed: Array = now.streams[own].positions_of(numbers) < gone
+            return passed
+        limits = [gone_below(now.bound(self._streams[alias]), reach) for alias, reach in self._reaches.items()]
+        return now.streams[own].ticks.at(numbers) < min(limits)
 
     @cached_property
     def _reaches(self) -> dict[str, int]:
@@ -330,7 +577,7 @@ class JoinKinds:
         for number, step in enumerate(self.steps):
             column, pairs = partners[:, number], found[number]
             if step.nearest is not None:
-                if step.nearest.bounded:
+                if step.nearest.bounded and len(pairs):
                     self._choose_nearest(step, column, waiting.refs, pairs, now)
                 decided = self._nearest_decided(step, column, waiting.refs, now)
                 if not step.nearest.bounded:
@@ -339,16 +586,9 @@ class JoinKinds:
             else:
                 column[_is_among(waiting.refs, pairs[:, :width])] = _MATCHED
                 decided = (column == _HOPELESS) | self._passed(step, waiting.refs, now)
-            matched = column >= 0
-            if step.kind == "semi":
-                ready &= matched
-                lost |= decided & ~matched
-            elif step.kind == "anti":
-                ready &= decided & ~matched
-                lost |= matched
-            else:
-                ready &= decided
-                lost |= decided & ~matched & (step.kind == "inner")
+            out, never = outcome(step.kind, column >= 0, decided)
+            ready &= out
+            lost |= never
         rows = np.concatenate([waiting.refs, np.maximum(partners, NOBODY)], axis=1)
         rows[:, [width + number for number, step in enumerate(self.steps) if step.nearest is None]] = NOBODY
         after = Waiting(waiting.refs, partners).keep(~(ready | lost))
@@ -356,52 +596,33 @@ class JoinKinds:
 
     def _choose_nearest(self, step: JoinStep, column: Array, refs: Array, pairs: Array, now: BatchProgress) -> None:
         """Replace partners by nearer ones that were found."""
-        rule = step.nearest
-        if rule is None or not len(pairs):
-            return
-        anchors, right = now.streams[self._streams[rule.anchor]], now.streams[self._streams[step.right]]
-        width, anchor = len(self.core), self.core.index(rule.anchor)
+        width = len(self.core)
         places = _places_of(pairs[:, :width], refs)
-        left_ticks, right_ticks = anchors.ticks.at(pairs[:, anchor]), right.ticks.at(pairs[:, width])
-        is_candidate = (places >= 0) & ((right_ticks != left_ticks) | rule.exact)
-        if rule.direction != "nearest":
-            is_candidate &= right_ticks >= left_ticks if rule.direction == "forward" else right_ticks <= left_ticks
         had = np.flatnonzero(column >= 0)
-        places = np.concatenate([places[is_candidate], had])
-        numbers = np.concatenate([pairs[is_candidate, width], column[had]])
-        if not len(places):
-            return
-        distance = right.ticks.at(numbers) - anchors.ticks.at(np.ascontiguousarray(refs[places, anchor]))
-        ahead = distance > 0 if rule.direction != "forward" else distance >= 0
-        # Of equal times the last in gate order is the nearest before, the first the nearest after.
-        order = np.lexsort((np.where(ahead, numbers, -numbers), ahead, np.abs(distance), places))
-        places, numbers = places[order], numbers[order]
-        first = np.concatenate([[0], np.flatnonzero(np.diff(places)) + 1])
-        column[places[first]] = numbers[first]
+        numbers = np.concatenate([pairs[places >= 0, width], column[had]])
+        places = np.concatenate([places[places >= 0], had])
+        ticks, theirs = self._anchor_ticks(step, refs[places], now), self._ticks_of(step.right, numbers, now)
+        taken = nearest_pairs(_rule(step), places, ticks, numbers, theirs)
+        column[places[taken]] = numbers[taken]
 
     def _nearest_decided(self, step: JoinStep, column: Array, refs: Array, now: BatchProgress) -> Array:
         """Of which tuples no nearer partner can come."""
-        rule, window = step.nearest, step.window
-        if rule is None or isinstance(window, CountWindow):
-            raise AssertionError("an as-of join has a rule and a tolerance")
         decided: Array = column == _HOPELESS
         if not len(refs):
             return decided
+        found = np.flatnonzero(column >= 0) if step.is_bounded else np.empty(0, np.int64)
+        theirs = self._ticks_of(step.right, column[found], now)
         bound = now.bound(self._streams[step.right])
-        ticks = now.streams[self._streams[rule.anchor]].ticks.at(refs[:, self.core.index(rule.anchor)])
-        if rule.direction == "backward":
-            return decided | (ticks < bound if rule.exact else ticks <= bound)
-        decided |= ticks < _before(bound, window.length)
-        matched = np.flatnonzero(column >= 0)
-        partners = now.streams[self._streams[step.right]].ticks.at(column[matched])
-        if rule.direction == "forward":
-            # What is still to come is not before the partner, and of equal times the first one counts.
-            decided[matched] |= partners <= bound
-        else:
-            # What is still to come is ahead, and not nearer than the partner.
-            own = ticks[matched]
-            decided[matched] |= (own < bound) & (np.abs(partners - own) <= bound - np.minimum(own, bound))
-        return decided
+        return decided | settled(_rule(step), self._anchor_ticks(step, refs, now), found, theirs, bound)
+
+    def _anchor_ticks(self, step: JoinStep, refs: Array, now: BatchProgress) -> Array:
+        """The times of tuples of the core, from which an as-of join looks."""
+        if step.nearest is None:
+            raise AssertionError("an as-of join has a rule")
+        return self._ticks_of(step.nearest.anchor, refs[:, self.core.index(step.nearest.anchor)], now)
+
+    def _ticks_of(self, alias: str, numbers: Array, now: BatchProgress) -> Array:
+        return now.streams[self._streams[alias]].ticks.at(np.ascontiguousarray(numbers))
 
     def _newest(self, step: JoinStep, refs: Array, held: HeldTuples, now: BatchProgress) -> Array:
         """The partners of decided tuples in an as-of join without a tolerance."""
@@ -414,10 +635,9 @@ class JoinKinds:
             for key in step.equalities
         ]
         own = np.ascontiguousarray(refs[:, place[rule.anchor]])
-        ticks = now.streams[self._streams[rule.anchor]].ticks.at(own)
         same = self._streams[rule.anchor] == self._streams[step.right]
         ids = now.streams[self._streams[rule.anchor]].ids_of(own) if same else None
-        return self._latest[step.right].partners(held, columns, ticks, ids)
+        return self._latest[step.right].partners(held, columns, self._anchor_ticks(step, refs, now), ids)
 
     def _earliest_lookup(self, alias: str, waiting: Waiting, now: BatchProgress) -> int:
         """The earliest time of a tuple that an as-of join without a tolerance can still have to look up."""
@@ -427,11 +647,10 @@ class JoinKinds:
         anchor = step.nearest.anchor
         # A result of the core to come has at least one tuple to come, and the anchor's is not far from that.
         reaches = self._distances(anchor)
-        low = min(_before(now.bound(self._streams[other]), reach) for other, reach in reaches.items())
+        low = min(less(now.bound(self._streams[other]), reach) for other, reach in reaches.items())
         if not waiting.n:
             return low
-        numbers = np.ascontiguousarray(waiting.refs[:, self.core.index(anchor)])
-        return min(low, int(now.streams[self._streams[anchor]].ticks.at(numbers).min()))
+        return min(low, int(self._anchor_ticks(step, waiting.refs, now).min()))
 
     # Rows ---------------------------------------------------------------------------------------------------------
 
@@ -457,25 +676,25 @@ class JoinKinds:
         return gatherer.rows(taken, len(rows.numbers))
 
 
+def _rule(step: JoinStep) -> BoundAsOf:
+    """The rule of an as-of join, with its tolerance in ticks."""
+    if step.nearest is None or isinstance(step.window, CountWindow):
+        raise AssertionError("an as-of join has a rule and a tolerance in time")
+    tolerance = step.window.length if step.nearest.bounded else None
+    return BoundAsOf(step.nearest.direction, tolerance, step.nearest.exact, step.by_key)
+
+
+def _keyed(columns: Sequence[pa.Array | pa.ChunkedArray], n: int) -> pa.Table:
+    names = [f"k{place}" for place in range(len(columns))]
+    # A table without columns has no rows; these have.
+    return pa.Table.from_arrays([*columns, pa.nulls(n)], names=[*names, "#"])
+
+
 def _numbers(table: pa.Table) -> Array:
     """The numbers of a part's results, a row for each."""
     if not table.num_rows:
         return np.empty((0, table.num_columns), np.int64)
     return np.stack([column.to_numpy() for column in table.columns]).T
-
-
-def _before(bound: int, length: int) -> int:
-    """`bound` - `length`, not below the smallest int64."""
-    return max(bound - length, _EARLIEST)
-
-
-def _rows_passed(numbers: Array, rows: int, count: int, same: bool) -> Array:
-    """Whether so many tuples of their own stream came after tuples that the next of the other stream is too late.
-
-    In a join of a stream with itself, the next tuple is itself one of those.
-    """
-    passed: Array = count - 1 - numbers + same >= rows
-    return passed
 
 
 def _places_of(rows: Array, table: Array) -> Array:

@@ -1,36 +1,135 @@
 """The outputs of all queries, gathered once a batch (AJoin, section 3.4: late materialization).
 
-Queries that read the same columns of the same streams form a class. A batch's results of a class are dealt out by
-query and each column is gathered once for all; a query's rows are a slice of that, without a copy. The invariant:
-a query that gains nothing costs nothing.
+Queries that are the same but for their names are of one class, which has one set of bits and one gathering: two are if
+their plans and budgets are equal and they were created in the same batch, so that they gain the same rows as long as
+both run. A class keeps its bits while a query is in it. Parts of queries are classes of their own.
+
+Queries that read the same columns of the same streams share more: a batch's results are dealt out by query and each
+column is gathered once for all; a query's rows are a slice of that, without a copy. The invariant: a query that gains
+nothing costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.budgets import Ledger
-from streamjoin.adhoc.core.changes import LiveQuery
-from streamjoin.adhoc.core.gathering import Read
-from streamjoin.adhoc.core.query_classes import QueryClass
-from streamjoin.adhoc.core.stored_stream import StoredStream
-from streamjoin.adhoc.core.tuple_columns import allocate, concatenate
-from streamjoin.adhoc.language.plan import query_name
 from streamjoin.kernels.gather import gather
-from streamjoin.kernels.shared_queries.sets import count_bits, deal, list_owners
 from streamjoin.model.errors import InputError
+from streamjoin.queries.core.budgets import Budget, Ledger
+from streamjoin.queries.core.changes import LiveQuery
+from streamjoin.queries.core.gathering import Read
+from streamjoin.queries.core.probe_plan import Choice
+from streamjoin.queries.core.stored_stream import StoredStream, allocate, concatenate
+from streamjoin.queries.kernels.sets import count_bits, deal, list_owners
+from streamjoin.queries.language.plan import query_name
 from streamjoin.windows.workers import Workers
+
+_Key = tuple[object, int, Choice, Budget, str | None]
+
+
+@dataclass
+class QueryClass:
+    """Who is in a class; `entry` stands for all of them, with a serial of the class."""
+
+    key: _Key
+    entry: LiveQuery
+    choice: Choice
+    members: dict[str, LiveQuery] = field(default_factory=dict)
+
+    active: tuple[str, ...] = ()
+    """Those that are not paused."""
+
+    def add(self, name: str, entry: LiveQuery) -> None:
+        """Take a query in."""
+        self.members[name] = entry
+        self._note_active()
+
+    def remove(self, name: str) -> None:
+        """Let a query go."""
+        del self.members[name]
+        self._note_active()
+
+    def _note_active(self) -> None:
+        self.active = tuple(name for name, entry in self.members.items() if not entry.paused)
+
+
+class QueryClasses:
+    """All classes, by what their members have in common."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[_Key, QueryClass] = {}
+        self._by_name: dict[str, QueryClass] = {}
+        self._by_serial: dict[int, QueryClass] = {}
+        self._serials = count()
+
+    def update(
+        self, queries: Mapping[str, LiveQuery], choices: Mapping[str, Choice]
+    ) -> tuple[list[QueryClass], list[QueryClass]]:
+        """Put every query where it belongs; only those that are not as before are looked at.
+
+        Returns the classes that are not as before: those there were, and those there are. Some are in both.
+        """
+        leaving = [
+            name
+            for name, group in self._by_name.items()
+            if queries.get(name) is not group.members[name] or choices[name] != group.choice
+        ]
+        known = set(self._by_serial)
+        touched = {group.entry.serial: group for group in map(self._leave, leaving)}
+        for name in [name for name in queries if name not in self._by_name]:
+            group = self._join(name, queries[name], choices[name])
+            touched[group.entry.serial] = group
+        before = [group for serial, group in touched.items() if serial in known]
+        for group in before:
+            if not group.members:
+                del self._by_key[group.key], self._by_serial[group.entry.serial]
+        return before, [group for group in touched.values() if group.members]
+
+    def _leave(self, name: str) -> QueryClass:
+        group = self._by_name.pop(name)
+        group.remove(name)
+        return group
+
+    def _join(self, name: str, entry: LiveQuery, choice: Choice) -> QueryClass:
+        key = entry.plan, entry.created, choice, entry.budget, None if entry.part is None else name
+        group = self._by_key.get(key)
+        if group is None:
+            group = self._by_key[key] = QueryClass(key, replace(entry, serial=next(self._serials)), choice)
+            self._by_serial[group.entry.serial] = group
+        group.add(name, entry)
+        self._by_name[name] = group
+        return group
+
+    def active(self, serial: int) -> tuple[str, ...]:
+        """The queries of a class that are not paused."""
+        return self._by_serial[serial].active
+
+    def names(self, entries: Iterable[LiveQuery]) -> tuple[str, ...]:
+        """The queries that these stand for."""
+        members = (name for entry in entries for name in self._by_serial[entry.serial].members)
+        return tuple(sorted({query_name(name) for name in members}))
+
+    def serial_of(self, name: str) -> int:
+        """The serial of a query's class."""
+        return self._by_name[name].entry.serial
+
 
 T = TypeVar("T")
 R = TypeVar("R")
 _WORTH_THREADS: Final = 1 << 17
 """Values from which on gathering by threads takes less time than handing it to them."""
+RESULT_BYTES: Final = 16
+"""What a result of a query takes until its row is gathered, besides its tuples."""
+REFERENCE_BYTES: Final = 8
 _Kind = tuple[pa.Schema, tuple[int, ...]]
 """What plain outputs look like: their names and types, and which columns they are."""
 
@@ -43,6 +142,62 @@ class EndingResults:
     rows: Array
     refs: tuple[Array, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return sum(array.nbytes for array in (self.owners, self.rows, *self.refs))
+
+    def keep(self, kept: Array) -> EndingResults | None:
+        """Some of the results, in memory of their own; None if these are none."""
+        if not kept.any():
+            return None
+        owners, rows = self.owners[kept], self.rows[kept]
+        marked = np.zeros(len(self.refs[0]), np.bool_)
+        marked[rows] = True
+        return EndingResults(owners, (np.cumsum(marked) - 1)[rows], tuple(ref[marked] for ref in self.refs))
+
+
+class FoundResults:
+    """The results that a batch has found so far, for whom they are of; several threads may add to them."""
+
+    def __init__(self) -> None:
+        self._by_sink: dict[Sink, list[tuple[int, EndingResults]]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, first_join: int, sink: Sink, results: EndingResults, ledger: Ledger) -> None:
+        """Take results of a first join in; where queries that have lost their rows hold much, that goes first."""
+        with self._lock:
+            if ledger.takes_room():
+                self._forget_lost(ledger)
+            self._by_sink.setdefault(sink, []).append((first_join, results))
+
+    def take(self, ledger: Ledger) -> dict[Sink, list[EndingResults]]:
+        """The results of the queries that are within all budgets; none is held on to."""
+        with self._lock:
+            self._forget_lost(ledger)
+            found, self._by_sink = self._by_sink, {}
+        # Whichever thread was faster: rows have one order.
+        return {sink: [part for _, part in sorted(parts, key=itemgetter(0))] for sink, parts in found.items()}
+
+    def charge(self, streams: Mapping[str, StoredStream], ledger: Ledger) -> None:
+        """Count the bytes of all rows before one of them is gathered."""
+        if not ledger.is_empty:
+            for sink, parts in self._by_sink.items():
+                if isinstance(sink, OutputClass):
+                    sink.charge([part for _, part in parts], streams, ledger)
+
+    def _forget_lost(self, ledger: Ledger) -> None:
+        if not ledger.exceeded:
+            return
+        for sink, parts in list(self._by_sink.items()):
+            lost = ledger.over(sink.accounts(ledger))
+            if lost.any():
+                kept = [(first_join, part.keep(~lost[part.owners])) for first_join, part in parts]
+                self._by_sink[sink] = [(first_join, part) for first_join, part in kept if part is not None]
+                if not self._by_sink[sink]:
+                    del self._by_sink[sink]
+        ledger.freed()
+
 
 def list_results(
     sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...], roles: tuple[int, ...]
@@ -53,6 +208,9 @@ def list_results(
         return None
     results = EndingResults(allocate(count, np.int64), allocate(count, np.int64), tuple(refs[role] for role in roles))
     list_owners(sets, mask, owners, 0, results.owners, results.rows)
+    if 2 * count < len(results.refs[0]):
+        # Most of the tuples are of others' results: they need not be held for these.
+        return EndingResults(results.owners, np.arange(count), tuple(ref[results.rows] for ref in results.refs))
     return results
 
 
@@ -71,6 +229,14 @@ class ReferenceOutputs:
     def remove(self, number: int) -> None:
         """Nothing is kept."""
 
+    def account(self, ledger: Ledger) -> int:
+        """The account of the query's budget."""
+        return ledger.number_of(self._group.entry.serial)
+
+    def accounts(self, ledger: Ledger) -> Array:
+        """The same, whoever of the results is asked for: they are all the query's."""
+        return np.full(1, self.account(ledger))
+
     def reduced(self, results: EndingResults) -> EndingResults:
         """What is kept of results: where only the tuples of the core matter, each of them once."""
         if not self._is_once:
@@ -85,13 +251,13 @@ class ReferenceOutputs:
         else:
             core = list(np.unique(np.stack(core, axis=1), axis=0).T)
         count = len(core[0])
-        return EndingResults(results.owners[:count], np.arange(count), (*core, np.zeros(count, np.int64)))
+        # In memory of its own: a slice would hold on to all that was found.
+        return EndingResults(np.zeros(count, np.int64), np.arange(count), (*core, np.zeros(count, np.int64)))
 
     def tables(
         self,
         results: list[EndingResults],
         streams: Mapping[str, StoredStream],  # noqa: ARG002
-        ledger: Ledger,  # noqa: ARG002
         workers: Workers,  # noqa: ARG002
     ) -> Iterator[tuple[str, pa.Table | InputError]]:
         """The tuples of all results, by source."""
@@ -141,7 +307,10 @@ class OutputClass:
         self._free.append(number)
 
     def tables(
-        self, results: list[EndingResults], streams: Mapping[str, StoredStream], ledger: Ledger, workers: Workers
+        self,
+        results: list[EndingResults],
+        streams: Mapping[str, StoredStream],
+        workers: Workers,
     ) -> Iterator[tuple[str, pa.Table | InputError]]:
         """The rows of every query that gained some, or why it has none."""
         refs = [concatenate([part.refs[source] for part in results]) for source in range(self._sources)]
@@ -152,44 +321,31 @@ class OutputClass:
         owners = concatenate([part.owners for part in results])
         starts, dealt = np.zeros(len(self._members) + 1, np.int64), allocate(len(rows), np.int64)
         deal(owners, rows, starts, dealt)
-        starts, dealt = self._within_budgets(starts, dealt, refs, streams, ledger)
         columns = [streams[stream].column(name) for _, stream, name in self.reads]
         spread = workers.spread if len(dealt) * len(columns) >= _WORTH_THREADS else _one_by_one
         chosen = spread(lambda ref: _gather(ref, dealt), refs)
         taken = spread(lambda n: columns[n].take(chosen[self.reads[n][0]]), range(len(columns)))
         yield from self._cut(taken, starts)
 
-    def _within_budgets(
-        self,
-        starts: Array,
-        dealt: Array,
-        refs: list[Array],
-        streams: Mapping[str, StoredStream],
-        ledger: Ledger,
-    ) -> tuple[Array, Array]:
-        """Without the rows of queries that took more of the batch than they may."""
-        if ledger.is_empty:
-            return starts, dealt
-        serials = [-1 if member is None else member[0].entry.serial for member in self._members]
-        accounts = np.array([ledger.number_of(serial) for serial in serials])
-        counts = np.diff(starts)
-        if not accounts[counts > 0].any():
-            return starts, dealt
-        if ledger.limits("bytes", accounts) < np.inf:
-            amounts = np.zeros(len(counts), np.int64)
-            for source, stream, column in self.reads:
-                values = streams[stream].column(column)
-                if values.width is not None:
-                    amounts += values.width * counts
-                else:
-                    sizes = np.cumsum(values.sizes(refs[source][dealt]))
-                    amounts += np.diff(np.concatenate([[0], sizes])[starts])
-            ledger.charge("bytes", accounts, amounts, f"{int(counts.max()):,} rows of one query")
-        is_over = np.array([serial in ledger.exceeded for serial in serials])
-        if not (is_over & (counts > 0)).any():
-            return starts, dealt
-        kept = dealt[~np.repeat(is_over, counts)]
-        return np.concatenate([[0], np.cumsum(np.where(is_over, 0, counts))]), kept
+    def accounts(self, ledger: Ledger) -> Array:
+        """The accounts by number."""
+        serials = (-1 if member is None else member[0].entry.serial for member in self._members)
+        return np.array([ledger.number_of(serial) for serial in serials], np.int64)
+
+    def charge(self, parts: list[EndingResults], streams: Mapping[str, StoredStream], ledger: Ledger) -> None:
+        """Count the bytes of the rows of every query."""
+        accounts, size = self.accounts(ledger), len(self._members)
+        counts, amounts = np.zeros(size), np.zeros(size)
+        columns = [(source, streams[stream].column(name)) for source, stream, name in self.reads]
+        for part in parts:
+            counts += np.bincount(part.owners, minlength=size)
+            for source, values in columns:
+                if values.width is None:
+                    sizes = values.sizes(part.refs[source][part.rows])
+                    amounts += np.bincount(part.owners, sizes, minlength=size)
+        amounts += counts * sum(values.width or 0 for _, values in columns)
+        ledger.charge("bytes", accounts, amounts, f"{int(counts.max()):,} rows of one query")
+        ledger.hold(accounts, amounts)
 
     def _cut(self, taken: list[pa.Array], starts: Array) -> Iterator[tuple[str, pa.Table | InputError]]:
         wholes: dict[int, pa.Table] = {}
@@ -253,15 +409,19 @@ class Outputs:
 
     def tables(
         self,
-        results: Mapping[Sink, list[EndingResults]],
+        results: FoundResults,
         streams: Mapping[str, StoredStream],
         ledger: Ledger,
         workers: Workers,
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows of all queries, and who failed."""
         outputs, failures = dict(self.empty), dict[str, InputError]()
-        for sink, parts in results.items():
-            for name, rows in sink.tables(parts, streams, ledger, workers):
+        results.charge(streams, ledger)
+        found = results.take(ledger)
+        while found:
+            # Let go of what becomes rows.
+            sink, parts = found.popitem()
+            for name, rows in sink.tables(parts, streams, workers):
                 if isinstance(rows, InputError):
                     failures[name] = rows
                 else:

@@ -18,12 +18,12 @@ from hashlib import blake2b
 from typing import Final
 from weakref import WeakValueDictionary
 
-from streamjoin.adhoc.language.join_key import KeyedJoin, role
-from streamjoin.adhoc.language.plan import Query
 from streamjoin.model.expression.canonical import renamed
 from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.terms import BandTerm, Equality, Term
 from streamjoin.model.window import Window
+from streamjoin.queries.language.join_key import KeyedJoin, role
+from streamjoin.queries.language.plan import Query
 
 Order = tuple[str, ...]
 """Aliases from the driver on."""
@@ -51,7 +51,7 @@ class _HashedOnce:
 
 @dataclass(frozen=True)
 class StepKey(_HashedOnce):
-    """One more stream of a path: its terms with the earlier roles (the new role stands right).
+    """One more stream of a path: its terms with the earlier roles (the new role is on the right).
 
     `inclusive`: the tuple may be the driver itself, as unrelated aliases of one stream may hold one tuple.
     """

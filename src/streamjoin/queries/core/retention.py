@@ -3,7 +3,7 @@
 A tuple is needed while some tuple that is still to come can be in a result with it. Their windows may lie a few aliases
 apart: in a JOIN b ON a.x = b.x JOIN c ON a.y = c.y an old b waits for an old a that waits for a new c. So a bucket
 of an alias is needed if a tuple to come can be in its window, or a needed bucket of a neighbour is, along a path of
-aliases without repetition. Buckets go from the oldest on, so that what is kept is one stretch of the stream.
+aliases without repetition. Buckets go from the oldest on, so that the kept ones are consecutive.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.language.plan import Query
 from streamjoin.model.window import CountWindow, Window
-
-_LATEST = (1 << 63) - 1
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.language.plan import Query
+from streamjoin.windows.clock import plus
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,8 @@ class _Held:
         self.batch = np.array([bucket.batch for bucket in buckets], np.int64)
 
     def until(self, reach: int) -> Array:
-        """The latest time within reach; held at the largest int64 instead of wrapping around."""
-        return np.minimum(self.high, _LATEST - reach) + reach
+        """The latest time within reach."""
+        return plus(self.high, reach)
 
     def seen(self, stream: str) -> Array:
         """How many tuples of a stream came in the batches before each bucket's."""

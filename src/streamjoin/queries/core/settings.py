@@ -9,14 +9,17 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Literal
 
-from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model import durations
 from streamjoin.model.errors import SchemaError, SpecError
+from streamjoin.model.window import LONGEST
+from streamjoin.queries.core.budgets import EngineBudget
+from streamjoin.queries.language.plan import Stream
 
 Lateness = str | timedelta | int
 Sharing = Literal["cost", "everything", "nothing"]
 _MOST_THREADS = 4
 """Further ones wait for the interpreter."""
+_ROWS_SHOWN = 100_000
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,18 @@ class Settings:
     another is cheaper by the share `hysteresis`. One more group costs `group_cost` a batch, counted in tuples probed.
     `threads` run the joins of a batch side by side: as many as there are cores, up to 4, if not given.
     `merging` makes one run of small neighbouring batches. An engine keeps the `newest_rows` of every query in memory,
-    whatever its sink. A batch waits `sink_patience` seconds for sinks that keep up; what a sink has not taken is
-    spooled, up to `spool_rows` and `spool_bytes` for a query. A query whose join without key or band is expected to
-    compare more than `scan_pairs` per second is created only where that is allowed explicitly.
+    whatever its sink, and those before them while the rows of all queries take at most `rows_bytes`. A batch waits
+    `sink_patience` seconds for sinks that keep up; what a sink has not taken is spooled, up to `spool_rows` and
+    `spool_bytes` for a query. A query whose join without key or band is expected to compare more than `scan_pairs` per
+    second is created only where that is allowed explicitly.
     Rows that are late or malformed are kept up to `aside_bytes` for each stream and kind; the oldest files go first.
-    With many Parquet sinks on Spark's executors, rows wait for `file_seconds` or more so that batches share files.
+    A Parquet sink gets a file every `file_seconds` at most, so that batches share files: rows that come sooner wait in
+    the checkpoint. On Spark's executors that is so with many such sinks.
+
+    All queries together: `engine_rows` result rows of one batch, `engine_bytes` for what they take in memory, and
+    `engine_memory`, what the process may have in memory. Over one of them the queries that hold most are paused.
+    An engine that is not told takes for its memory 70 % of what the process may have, and half of that for the bytes.
+    A source that has more gives at most `batch_rows` and `batch_bytes` to one batch; fewer where batches take long.
     """
 
     sharing: Sharing = "cost"
@@ -54,6 +64,7 @@ class Settings:
     merging: bool = True
     decisions_kept: int = field(default=50)
     newest_rows: int = 1000
+    rows_bytes: int = 0
     latency_threshold: float = 1.0
     threads: int | None = None
     scan_pairs: int = 50_000_000
@@ -61,12 +72,17 @@ class Settings:
     spool_rows: int = 1_000_000
     spool_bytes: int = 1 << 30
     aside_bytes: int = 4 << 30
-    file_seconds: float = 10.0
+    file_seconds: float = 60.0
+    engine_rows: int | None = None
+    engine_bytes: int | None = None
+    engine_memory: int | None = None
+    batch_rows: int = 100_000
+    batch_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         if self.sharing not in ("cost", "everything", "nothing"):
             raise SpecError(f"sharing is 'cost', 'everything' or 'nothing', not {self.sharing!r}")
-        threads = () if self.threads is None else ("threads",)
+        optional = ("threads", "engine_rows", "engine_bytes", "engine_memory")
         for name in (
             "replan_every",
             "rebuild_every",
@@ -74,11 +90,13 @@ class Settings:
             "spool_bytes",
             "aside_bytes",
             "scan_pairs",
-            *threads,
+            "batch_rows",
+            "batch_bytes",
+            *(name for name in optional if getattr(self, name) is not None),
         ):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is a number from 1, not {getattr(self, name)!r}")
-        for name in ("newest_rows", "group_cost"):
+        for name in ("newest_rows", "rows_bytes", "group_cost"):
             if getattr(self, name) < 0:
                 raise SpecError(f"{name} is a number from 0, not {getattr(self, name)!r}")
         for name in ("latency_threshold", "sink_patience", "file_seconds"):
@@ -92,9 +110,19 @@ class Settings:
                 raise SpecError(f"{name} is a share from 0 to 1, not {value!r}")
 
     @property
+    def rows_shown(self) -> int:
+        """How many of a query's rows of a batch each cell sends to the driver, where they have no other place."""
+        return max(self.newest_rows, _ROWS_SHOWN if self.rows_bytes else 0)
+
+    @property
     def thread_count(self) -> int:
         """How many threads join."""
         return self.threads or min(_MOST_THREADS, os.cpu_count() or 1)
+
+    @property
+    def engine_budget(self) -> EngineBudget:
+        """What all queries together may hold."""
+        return EngineBudget(self.engine_rows, self.engine_bytes, self.engine_memory)
 
     @property
     def replans(self) -> bool:
@@ -140,4 +168,4 @@ def _ticks(what: str, given: object, stream: Stream) -> int:
     if ticks and isinstance(given, int) != (stream.tick_ns is None):
         wanted = "a whole number" if stream.tick_ns is None else "a duration such as '5 seconds'"
         raise SchemaError(f"the {what} of {stream.name!r} must be {wanted}: its times are {stream.time_type}")
-    return ticks
+    return min(ticks, LONGEST)

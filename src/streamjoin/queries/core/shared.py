@@ -2,36 +2,119 @@
 
 Changes (creates, drops, pauses) take effect in the order given, between two batches. `process` gives the rows that each
 query gains by a batch: a result comes in the batch of its last tuple, once. The invariants: an error leaves
-everything as it was; what a query gives depends on the tuples and its life alone, never on the plan or on others.
+everything as it was; what a query gives depends on the tuples and its life alone, never on the plan or on others. A
+query that is paused has no part in the plan: whatever it would fail with can't touch a batch. A query whose share of
+the work fails, with whatever error and at whatever step, loses the rows of the batch and is paused, and no other is.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from time import perf_counter, time_ns
 
 import numpy as np
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive, time_to_idle
-from streamjoin.adhoc.core.batch_run import Share, StepCounts
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.budgets import Usage
-from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
-from streamjoin.adhoc.core.contract import StepPosition
-from streamjoin.adhoc.core.execution import Execution
-from streamjoin.adhoc.core.explain import Explanation, explain
-from streamjoin.adhoc.core.kind_states import KindState
-from streamjoin.adhoc.core.kinds import BatchProgress, JoinKinds
-from streamjoin.adhoc.core.retention import count_expired
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.language.plan import Stream, query_name
-from streamjoin.adhoc.optimizer.optimizer import Optimizer
-from streamjoin.adhoc.optimizer.plans import Plan, check_plan
-from streamjoin.model.errors import InputError, StateError
+from streamjoin.model.errors import (
+    EngineBudgetExceededError,
+    InputError,
+    InterruptedBatchError,
+    StateError,
+    reason_of,
+)
+from streamjoin.queries.core import memory
+from streamjoin.queries.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive, time_to_idle
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.budgets import EngineBudget, Usage
+from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
+from streamjoin.queries.core.execution import Execution
+from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, explain
+from streamjoin.queries.core.kinds import BatchProgress, JoinKinds, KindState
+from streamjoin.queries.core.probe_plan import PathKey
+from streamjoin.queries.core.retention import Shape, count_expired
+from streamjoin.queries.core.running_plan import steps_of
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared_join import Share, StepCounts
+from streamjoin.queries.language.plan import Query, Stream, query_name
+from streamjoin.queries.optimizer.optimizer import Optimizer
+from streamjoin.queries.optimizer.plans import Plan, check_plan
+
+
+def failure_of(error: Exception) -> InputError:
+    """An error as a reason to pause a query: our own say it themselves, and others are told by their kind."""
+    # It outlives the batch, and what was computed must not.
+    memory.let_go(error)
+    if isinstance(error, InputError):
+        return error
+    failure = InputError(f"it can't be computed: {reason_of(error)}")
+    failure.__cause__ = error
+    return failure
+
+
+def culprits(names: Sequence[str], work: Callable[[Sequence[str]], object], error: Exception) -> dict[str, InputError]:
+    """The queries for which work fails that failed with `error` for all of them together.
+
+    Raises:
+        Exception: it fails without any query too, and none of them is to blame.
+        InterruptedBatchError: it was interrupted.
+    """
+    try:
+        work(())
+    except InterruptedBatchError:
+        raise
+    except Exception:
+        raise error from None
+    return _among(names, work, error)
+
+
+def one_too_many(
+    names: Sequence[str], work: Callable[[Sequence[str]], object], error: Exception
+) -> dict[str, InputError]:
+    """The query without which work goes well that fails for none alone, the newest if there are several.
+
+    Empty if there is no such query. `names` are in the order in which the queries came.
+    """
+    suspects = list(names)
+    while suspects:
+        middle = len(suspects) // 2
+        for half in (suspects[middle:], suspects[:middle]):
+            try:
+                if half:
+                    work([name for name in names if name not in half])
+                    suspects = half
+                    break
+            except InterruptedBatchError:
+                raise
+            except Exception:  # noqa: S112 - it is somebody else
+                continue
+        else:
+            return {}
+        if len(suspects) == 1:
+            return {suspects[0]: failure_of(error)}
+    return {}
+
+
+def _among(names: Sequence[str], work: Callable[[Sequence[str]], object], error: Exception) -> dict[str, InputError]:
+    if len(names) <= 1:
+        return {name: failure_of(error) for name in names}
+    found: dict[str, InputError] = {}
+    middle = len(names) // 2
+    for half in (names[:middle], names[middle:]):
+        try:
+            work(half)
+        except InterruptedBatchError:
+            raise
+        except Exception as failure:
+            found |= _among(half, work, failure)
+    return found
+
+
+_log = logging.getLogger("streamjoin.adhoc")
 
 
 @dataclass(frozen=True)
@@ -45,6 +128,14 @@ class Snapshot:
     optimizer: Optimizer
     kinds: Mapping[str, KindState] = field(default_factory=dict)
     """What waits of the queries with outer, semi, anti or as-of joins."""
+
+    def with_stream(self, stream: Stream, lateness: int, streams: Mapping[str, Stream]) -> Snapshot:
+        """With a stream changed to another lateness, in ticks, or with further columns; `streams` are all."""
+        held = {
+            n: tuple(b.aligned(stream.schema) for b in h) if n == stream.name else h for n, h in self.buckets.items()
+        }
+        registry = self.registry.read_again(stream.name, streams)
+        return replace(self, registry=registry, buckets=held, clocks=self.clocks.with_lateness(stream.name, lateness))
 
 
 @dataclass(frozen=True)
@@ -70,7 +161,8 @@ class ShareFigures:
 class Shared:
     """Runs all queries over shared buckets by one plan; `catalog` holds the registered streams.
 
-    `clock` is the machine's, by which a time is too far in the future and a stream idle.
+    `clock` is the machine's, by which a time is too far in the future and a stream idle. `execution` makes what runs
+    the plan, where that is something else than joins in this process.
     """
 
     def __init__(
@@ -79,8 +171,10 @@ class Shared:
         settings: Settings | None = None,
         clock: MachineClock = time_ns,
         interrupted: threading.Event | None = None,
+        execution: Callable[[Iterable[Stream]], Execution] | None = None,
     ) -> None:
         self.settings = settings or Settings()
+        self._made_by = execution
         self._clock = clock
         self._interrupted = interrupted or threading.Event()
         self._streams = {stream.name: stream for stream in catalog}
@@ -92,16 +186,25 @@ class Shared:
         self._kinds: dict[str, JoinKinds] = {}
         self._waiting: tuple[int, dict[str, KindState]] = -1, {}
         """The batch whose rows were computed last, and what waits after it."""
+        self._left_out: tuple[int, dict[str, InputError]] = -1, {}
+        """The batch that runs, and the queries that failed in it and are not computed any more."""
+        self._at_query: Query | None = None
+        """The query whose outer, semi, anti or as-of joins are decided now."""
         self.report = BatchReport(-1)
         """What the last batch did besides rows."""
+        self._counted: dict[PathKey, float] = {}
+        """The seconds of each step that `costs` has told of."""
 
     def _new_execution(self) -> Execution:
         settings = self.settings
+        if self._made_by is not None:
+            return self._made_by(self._streams.values())
         return Execution(
             self._streams.values(),
             merging=settings.merging,
             threads=settings.thread_count,
             interrupted=self._interrupted,
+            engine_budget=settings.engine_budget,
         )
 
     # Changes ------------------------------------------------------------------------------------------------------
@@ -118,10 +221,59 @@ class Shared:
         registry = state.registry.changed(changes, self._streams, state.batch + 1)
         gone = registry.gone_since(state.registry)
         parts = {part for name in gone for part in state.registry.queries[name].parts}
-        optimizer = state.optimizer.after_changes(registry.paths, state.batch + 1, parts)
-        kinds = {name: held for name, held in state.kinds.items() if name not in gone}
-        self._install(replace(state, registry=registry, optimizer=optimizer, kinds=kinds))
+        kept = {name for name, entry in registry.queries.items() if name not in gone and not entry.released}
+        kinds = {name: held for name, held in state.kinds.items() if name in kept}
+        try:
+            optimizer = state.optimizer.after_changes(registry.paths, state.batch + 1, parts)
+            self._install(replace(state, registry=registry, optimizer=optimizer, kinds=kinds))
+        except Exception:
+            # A part of the plan may have been changed.
+            self._rebuild(state)
+            raise
+        if any(change.releases for change in changes):
+            self._let_go()
         self._seconds["changes"] += perf_counter() - begin
+
+    def _let_go(self) -> None:
+        """Hold only what a query can still need."""
+        state = self._state
+        gone = count_expired(state.registry.shapes, state.buckets, state.clocks.progress)
+        self._pin(gone, state.buckets, self.pins(state.kinds, {}))
+        kept = {name: held[gone[name] :] for name, held in state.buckets.items()}
+        self._execution.settle({}, kept)
+        self._state = replace(state, buckets=kept)
+
+    def heaviest(self, excess: int) -> dict[str, InputError]:
+        """The queries that hold most tuples, until what only they need is `excess` bytes; none if all is less.
+
+        Queries with the same windows over the same streams hold the same tuples, and go together.
+        """
+        state, everything = self._state, sum(self.nbytes.values())
+        sizes = {name: [sum(b.nbytes.values()) for b in held] for name, held in state.buckets.items()}
+        tuples = sum(map(sum, sizes.values()))
+        if not tuples or everything < excess / 2:
+            return {}
+
+        def held_by(shapes: Mapping[Shape, int]) -> int:
+            gone = count_expired(shapes, state.buckets, state.clocks.progress)
+            return sum(sum(sizes[name][count:]) for name, count in gone.items())
+
+        shapes = dict(state.registry.shapes)
+        own = {shape: held_by({shape: created}) for shape, created in shapes.items()}
+        largest = sorted(own, key=lambda shape: own[shape], reverse=True)
+        leaving: set[Shape] = set()
+        # Indexes and columns go with their tuples.
+        while largest and (tuples - held_by(shapes)) * (everything / tuples) < excess:
+            leaving.add(largest.pop(0))
+            shapes = {shape: created for shape, created in shapes.items() if shape not in leaving}
+        limit, used = self.settings.engine_memory or memory.available(), memory.used()
+        return {
+            query_name(name): EngineBudgetExceededError(
+                "memory", limit, used, int(own[entry.shape] * everything / tuples), own[entry.shape] / tuples
+            )
+            for name, entry in state.registry.held.items()
+            if entry.shape in leaving
+        }
 
     def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
         """Register one more stream; `lateness` is in ticks, and what the settings say if not given.
@@ -137,6 +289,15 @@ class Shared:
         self._streams[stream.name] = stream
         self._execution.add_stream(stream)
         self._state = replace(self._state, clocks=clocks)
+
+    def change_stream(self, stream: Stream, lateness: int) -> dict[str, InputError]:
+        """Change a stream, between two batches: another lateness, in ticks, or further columns.
+
+        Returns the queries that can't be run then, which are paused.
+        """
+        self._streams[stream.name] = stream
+        self._future[stream.name] = self.settings.future_of(stream)
+        return self.restore(self._state.with_stream(stream, lateness, self._streams))
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -157,12 +318,14 @@ class Shared:
             self._install(replace(state, optimizer=optimizer))
 
     def adopt(self, plan: Plan) -> None:
-        """Run by this plan from the next batch on.
+        """Run by this plan from the next batch on; what it says of queries that are paused is ignored.
 
         Raises:
             SpecError: it has not just one choice for each query, or an order that does not fit its query.
         """
         state = self._state
+        silent = {part for entry in state.registry.queries.values() if entry.paused for part in entry.parts}
+        plan = replace(plan, choices={part: choice for part, choice in plan.choices.items() if part not in silent})
         check_plan(plan, state.registry.paths)
         self._install(replace(state, optimizer=replace(state.optimizer, plan=plan)))
 
@@ -171,21 +334,40 @@ class Shared:
         optimizer = replace(self._state.optimizer, plan=plan)
         self._install(replace(self._state, registry=registry, optimizer=optimizer))
 
+    def plan_with(self, optimizer: Optimizer) -> None:
+        """Look at the plan with this optimizer after the next batch."""
+        self._state = replace(self._state, optimizer=optimizer)
+
     @property
     def plan(self) -> Plan:
         """The plan in force."""
         return self._state.optimizer.plan
 
     def _install(self, state: Snapshot) -> None:
-        self._execution.update(state.registry.running, state.optimizer.plan.choices)
-        self._state = state
+        self._execution.update(self._computed(state), state.optimizer.plan.choices)
         queries = state.registry.queries
         known = {name: kinds for name, kinds in self._kinds.items() if name in queries}
         self._kinds = {
             name: known[name] if name in known and known[name].query is entry.query else JoinKinds(entry.query)
             for name, entry in queries.items()
-            if entry.query.kind_steps
+            if entry.query.kind_steps and (not entry.paused or name in state.kinds)
         }
+        self._state = state
+
+    def _computed(self, state: Snapshot, names: Sequence[str] | None = None) -> dict[str, LiveQuery]:
+        """What the plan runs of these queries, or of all that have not failed in this batch."""
+        left_out = self._left_out[1]
+        return {
+            part: entry
+            for part, entry in state.registry.running.items()
+            if (query_name(part) not in left_out if names is None else query_name(part) in names)
+        }
+
+    def _rebuild(self, state: Snapshot) -> None:
+        """Make what runs a state from scratch."""
+        self._execution = self._new_execution()
+        self._execution.load(state.buckets)
+        self._install(state)
 
     # Batches ------------------------------------------------------------------------------------------------------
 
@@ -211,18 +393,19 @@ class Shared:
         if batch_id <= self._state.batch:
             raise StateError(f"batch {batch_id} comes after batch {self._state.batch}: batches ascend")
         begin = perf_counter()
-        arrived = arrive(batch_id, tables, self._streams, self._state.clocks, self._rules)
+        arrived = arrive(batch_id, tables, self._streams, self._state.clocks, self.rules)
         self._seconds["arrive"] += perf_counter() - begin
         return arrived
 
     @property
-    def _rules(self) -> TimeRules:
+    def rules(self) -> TimeRules:
+        """What the settings ask of the streams' times now."""
         return TimeRules(self._future, self.settings.idle_ns, self._state.registry.partners, self._clock())
 
     def time_to_idle(self) -> int | None:
         """In how many nanoseconds silence may decide what waits, 0 if it does already; None if only tuples can."""
         waits = any(kind.n for kind in self._state.kinds.values())
-        return time_to_idle(self._state.clocks, self._rules) if waits else None
+        return time_to_idle(self._state.clocks, self.rules) if waits else None
 
     def results(
         self, arrived: Arrived, share: Share | None = None
@@ -235,37 +418,97 @@ class Shared:
 
         Raises:
             InterruptedBatchError: it was interrupted; nothing changed, and it can be asked for again.
+            MemoryError: there is too little memory; `largest` says who takes most of it.
         """
-        results = self._execution.run(arrived.buckets, share)
+        if self._left_out[0] != arrived.batch:
+            self._take_back()
+        try:
+            outputs, failures = self._execution.run(arrived.buckets, share)
+        except InterruptedBatchError:
+            raise
+        except Exception as error:
+            if isinstance(error, MemoryError) and self.largest():
+                # Who holds most is known; to look for it by computing more would take memory that there is not.
+                raise
+            self._leave_out(arrived, share, error)
+            outputs, failures = self._execution.run(arrived.buckets, share)
         self._seconds.update(self._execution.seconds)
-        return results if share is not None else self.complete(arrived, *results)
+        failures = {**failures, **self._left_out[1]}
+        if share is not None:
+            return {**self._silence(failures), **outputs}, failures
+        return self.complete(arrived, outputs, failures)
+
+    def _silence(self, failures: Mapping[str, InputError]) -> dict[str, pa.Table]:
+        """No rows, for the queries that are paused or have failed."""
+        queries = self._state.registry.queries.items()
+        return {name: entry.query.schema.empty_table() for name, entry in queries if entry.paused or name in failures}
+
+    def _leave_out(self, arrived: Arrived, share: Share | None, error: Exception) -> None:
+        """Find the queries that a batch failed with, and run it without them."""
+        _log.error("batch %d failed: %s; looking for the query", arrived.batch, reason_of(error), exc_info=error)
+        state = self._state
+
+        def run(names: Sequence[str]) -> None:
+            # By the same choices, in a place of its own: what failed may be half changed.
+            execution = self._new_execution()
+            execution.load(state.buckets)
+            execution.update(self._computed(state, names), state.optimizer.plan.choices)
+            execution.run(arrived.buckets, share)
+
+        names = list(dict.fromkeys(query_name(part) for part in self._computed(state)))
+        found = culprits(names, run, error)
+        if not found:
+            try:
+                run(names)
+            except InterruptedBatchError:
+                raise
+            except Exception as again:
+                found = one_too_many(names, run, again)
+        self._left_out = arrived.batch, {**self._left_out[1], **found}
+        self._rebuild(state)
+
+    def _take_back(self) -> None:
+        """Forget who failed in a batch that is no longer computed."""
+        left_out, self._left_out = self._left_out[1], (-1, {})
+        if left_out:
+            self._install(self._state)
 
     def complete(
         self, arrived: Arrived, outputs: Mapping[str, pa.Table], failures: Mapping[str, InputError]
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows of a batch, where `outputs` has what the parts of queries found, here or in shares elsewhere."""
-        rows, failed = dict(outputs), dict(failures)
+        rows, failed, state = {**self._silence(failures), **outputs}, dict(failures), self._state
         if not self._kinds:
             return rows, failed
         begin = perf_counter()
-        state = self._state
         waiting = dict(state.kinds)
         self._execution.begin(arrived.buckets)
         now = BatchProgress(self._execution.streams, arrived.buckets, arrived.progress or arrived.clocks.progress)
         for name, kinds in self._kinds.items():
             entry = state.registry.queries[name]
-            found = [rows.pop(part) for part in entry.parts]
+            # One that is paused, or left out, has found nothing.
+            found = [table for part in entry.parts if (table := rows.pop(part, None)) is not None]
             rows[name] = entry.query.schema.empty_table()
             if not arrived.logged:
                 continue
             if entry.paused or name in failed:
-                # Nobody knows what it would have found: what waits gives no row any more.
+                # What it would have found is unknown: what waits gives no row any more.
                 waiting.pop(name, None)
                 continue
+            self._at_query = entry.query
             try:
                 waiting[name], rows[name] = self._kind_rows(name, kinds, waiting.get(name), found, now)
-            except InputError as error:
-                failed[name] = error
+            except InterruptedBatchError:
+                raise
+            except Exception as error:
+                failed[name] = failure_of(error)
+                waiting.pop(name, None)
+            finally:
+                self._at_query = None
+        # What one of them took may have been too much for all.
+        for name, why in self._execution.overdrafts().items():
+            if name not in failed and name in rows:
+                failed[name], rows[name] = why, rows[name].slice(0, 0)
                 waiting.pop(name, None)
         self._waiting = arrived.batch, waiting
         self._seconds["kinds"] = perf_counter() - begin
@@ -284,6 +527,7 @@ class Shared:
         rows = kinds.gather(self._state.registry.queries[name].gatherer, chosen, now)
         if account[0]:
             ledger.charge("bytes", account, float(rows.nbytes), place)
+            ledger.hold(account, float(rows.nbytes))
             self._refuse_overdraft(name)
         return state, rows
 
@@ -293,7 +537,7 @@ class Shared:
             raise error
 
     def begin_budgets(self) -> None:
-        """Nobody took anything of the batch yet, here: its shares were computed elsewhere."""
+        """No query took anything of the batch yet, here: its shares were computed elsewhere."""
         self._execution.ledger.begin()
 
     def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
@@ -305,10 +549,16 @@ class Shared:
         """What waits after the batch whose rows were computed last."""
         return self._waiting[1]
 
-    def waiting_by_ids(self) -> dict[str, KindState]:
-        """The same with the ids of tuples, for other processes."""
+    def waiting_by_ids(self, failures: dict[str, InputError]) -> dict[str, KindState]:
+        """The same with the ids of tuples, for other processes; without those that fail, which `failures` gets."""
         streams = self._execution.streams
-        return {name: self._kinds[name].with_ids(state, streams) for name, state in self.waiting.items()}
+        states: dict[str, KindState] = {}
+        for name, state in self.waiting.items():
+            try:
+                states[name] = self._kinds[name].with_ids(state, streams)
+            except Exception as error:
+                failures[name] = failure_of(error)
+        return states
 
     def resume_waiting(self, stored: Mapping[str, Sequence[KindState] | None]) -> None:
         """Have nothing wait but what waits of these queries: what is stored of them by ids, or what there was (None).
@@ -324,15 +574,32 @@ class Shared:
         self._state = replace(self._state, kinds=kinds)
 
     def position(self) -> StepPosition | None:
-        """The step that a batch is in, or was in last; from any thread."""
-        step = next(iter(tuple(self._execution.at.values())), None)
-        if step is None:
+        """Where a batch is now; from any thread. Of several threads, that which is at its first join for longest."""
+        query = self._at_query
+        if query is not None:
+            return StepPosition(tuple(dict.fromkeys(source.stream.name for source in query.sources)), (query.name,))
+        threads = tuple(self._execution.at.values())
+        if not threads:
             return None
+        _, step = min(threads, key=lambda since_and_step: since_and_step[0])
         return StepPosition(step.key.streams, tuple(sorted({query_name(name) for name in step.queries})))
 
     def interrupt(self) -> None:
         """Have the batch whose results are computed stop at its next step, or the next batch; from any thread."""
         self._interrupted.set()
+
+    def limit(self, budget: EngineBudget) -> None:
+        """Have all queries together hold no more than this from now on, where the settings have a limit already."""
+        self._execution.ledger.engine = budget
+
+    def largest(self) -> dict[str, InputError]:
+        """The queries that take most of the batch whose results are computed, and why they have to go."""
+        return self._execution.largest()
+
+    @property
+    def held_share(self) -> float:
+        """What the last batch took of the engine's budget, 0 to 1."""
+        return self._execution.ledger.held_share
 
     def share_figures(self) -> ShareFigures:
         """What the last results took, and what steps did since this was last asked for."""
@@ -347,25 +614,29 @@ class Shared:
         self._execution.take_counts([share.counts for share in shares])
 
     def finish(
-        self, arrived: Arrived, failures: Mapping[str, InputError], oldest: Mapping[str, int] | None = None
-    ) -> None:
-        """Make a batch part of the state; queries that failed are paused.
+        self,
+        arrived: Arrived,
+        failures: Mapping[str, InputError],
+        oldest: Mapping[str, int] | None = None,
+        pins: Iterable[tuple[str, int]] = (),
+    ) -> dict[str, InputError]:
+        """Make a batch part of the state; queries that failed are paused. Returns those that failed, here too.
 
-        What no query can need any more is let go of; with `oldest`, what came before that batch of its stream.
+        What no query can need any more is let go of; with `oldest`, what came before that batch of its stream. `pins`
+        are tuples that must be held besides, as `pins()` gives them.
         """
         begin = perf_counter()
-        state, batch = self._state, arrived.batch
-        registry = state.registry.paused(failures) if failures else state.registry
+        state, batch, failed = self._state, arrived.batch, dict(failures)
         buckets = {
             name: (*state.buckets.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else []))
             for name in self._streams
         }
         clocks = arrived.clocks
         waiting = self._waiting[1] if self._waiting[0] == batch else state.kinds
-        kinds = {name: held for name, held in waiting.items() if name not in failures}
         if oldest is None:
-            gone = count_expired(registry.shapes, buckets, clocks.progress)
-            self._pin(gone, buckets, kinds)
+            gone = count_expired(state.registry.shapes, buckets, clocks.progress)
+            held_for = {name: held for name, held in waiting.items() if name not in failed}
+            self._pin(gone, buckets, chain(self.pins(held_for, failed), pins))
             kept = {name: held[gone[name] :] for name, held in buckets.items()}
         else:
             kept = {
@@ -373,29 +644,90 @@ class Shared:
                 for name, held in buckets.items()
             }
         self._execution.settle(arrived.buckets, kept)
+        self._execution.recent.note(self._execution.counts)
         settled = perf_counter()
-        optimizer = state.optimizer.after_batch(registry, kept, batch)
+        registry, optimizer = self._planned(kept, batch, failed)
+        kinds = {name: held for name, held in waiting.items() if name not in failed}
         new = Snapshot(batch, registry, kept, clocks, optimizer, kinds)
-        if failures or optimizer.plan is not state.optimizer.plan:
-            self._install(new)
+        left_out, self._left_out = self._left_out[1], (-1, {})
+        if failed or left_out or optimizer.plan is not state.optimizer.plan:
+            failed |= self._adopted(new)
         else:
             self._state = new
         self._seconds.update({"settle": settled - begin, "optimize": perf_counter() - settled})
-        self.report = BatchReport(batch, arrived.late, arrived.untimed, failures, dict(self._seconds))
+        self.report = BatchReport(batch, arrived.late, arrived.untimed, failed, dict(self._seconds))
         self._seconds.clear()
+        return failed
+
+    def _planned(
+        self, kept: Mapping[str, tuple[Bucket, ...]], batch: int, failed: dict[str, InputError]
+    ) -> tuple[QueryRegistry, Optimizer]:
+        """The queries and the plan after a batch; who can't be planned for fails."""
+        before = self._state.optimizer
+
+        def plan(registry: QueryRegistry) -> tuple[QueryRegistry, Optimizer]:
+            known = before.plan.choices.keys() - registry.running.keys()
+            current = before.after_changes(registry.paths, batch) if known else before
+            return registry, current.after_batch(registry, dict(kept), batch)
+
+        registry = self._state.registry.paused(failed) if failed else self._state.registry
+        try:
+            return plan(registry)
+        except Exception as error:
+            _log.error("after batch %d no plan can be made: %s", batch, reason_of(error), exc_info=error)
+            names = [name for name, entry in registry.queries.items() if not entry.paused]
+            failed |= culprits(names, lambda chosen: plan(registry.paused(set(names).difference(chosen))), error)
+            if not registry.paused(failed).running.keys() < registry.running.keys():
+                # No query is to blame, and the present plan runs on.
+                return registry, before
+            return plan(registry.paused(failed))
+
+    def _adopted(self, state: Snapshot) -> dict[str, InputError]:
+        """Run by a state; queries that can't be run are paused in it, and told."""
+        try:
+            self._install(state)
+        except Exception as error:
+            _log.error("the plan after batch %d can't be run: %s", state.batch, reason_of(error), exc_info=error)
+
+            def run(chosen: Sequence[str]) -> Snapshot:
+                others = [name for name in names if name not in chosen]
+                partly = self._pausing(state, others)
+                self._rebuild(partly)
+                return partly
+
+            names = [name for name, entry in state.registry.queries.items() if not entry.paused]
+            found = culprits(names, run, error)
+            run([name for name in names if name not in found])
+            return found
+        return {}
+
+    def _pausing(self, state: Snapshot, names: Iterable[str]) -> Snapshot:
+        """A state with some queries paused, and nothing left of them in its plan."""
+        registry = state.registry.paused(names)
+        optimizer = state.optimizer
+        if optimizer.plan.choices.keys() - registry.running.keys():
+            optimizer = optimizer.after_changes(registry.paths, state.batch + 1)
+        kinds = {name: held for name, held in state.kinds.items() if not registry.queries[name].paused}
+        return replace(state, registry=registry, optimizer=optimizer, kinds=kinds)
 
     def _pin(
-        self, gone: dict[str, int], buckets: Mapping[str, Sequence[Bucket]], kinds: Mapping[str, KindState]
+        self,
+        gone: dict[str, int],
+        buckets: Mapping[str, Sequence[Bucket]],
+        pins: Iterable[tuple[str, int]],
     ) -> None:
         """Hold the buckets of tuples that wait, and of their partners."""
-        for stream, number in self.pins(kinds):
+        for stream, number in pins:
             before = (place for place, bucket in enumerate(buckets[stream]) if bucket.end > number)
             gone[stream] = min(gone[stream], next(before))
 
-    def pins(self, kinds: Mapping[str, KindState]) -> Iterator[tuple[str, int]]:
-        """Streams, and the oldest tuple of each that must be held for what waits."""
+    def pins(self, kinds: Mapping[str, KindState], failures: dict[str, InputError]) -> Iterator[tuple[str, int]]:
+        """Streams, and the oldest tuple of each that must be held for what waits; `failures` gets who fails."""
         for name, state in kinds.items():
-            yield from self._kinds[name].pins(state)
+            try:
+                yield from tuple(self._kinds[name].pins(state))
+            except Exception as error:
+                failures[name] = failure_of(error)
 
     # State --------------------------------------------------------------------------------------------------------
 
@@ -403,18 +735,41 @@ class Shared:
         """The state after the last batch; later batches don't change it."""
         return self._state
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back, or over, to a state."""
+    def restore(self, snapshot: Snapshot) -> dict[str, InputError]:
+        """Go back, or over, to a state; queries that can't be run are paused in it, and told."""
+        self._waiting, self._left_out = (-1, {}), (-1, {})
         self._execution = self._new_execution()
-        self._waiting = -1, {}
         self._execution.load(snapshot.buckets)
-        self._install(snapshot)
+        return self._adopted(self._pausing(snapshot, ()))
 
     def explain(self) -> Explanation:
         """The plan in force with its figures and the last decisions."""
         state = self._state
         measured = state.optimizer.measured(state.registry, state.buckets)
         return explain(self.settings, measured, state.registry.paths, self._execution)
+
+    def costs(self) -> dict[str, QueryCost]:
+        """What each query cost in the last batch, and holds after it."""
+        execution, queries = self._execution, self._state.registry.queries
+        seconds = dict.fromkeys(queries, 0.0)
+        counted: dict[PathKey, float] = {}
+        for step in steps_of(execution.first_joins):
+            counted[step.key] = total = execution.counts.get(step.key, StepCounts()).seconds
+            names = [name for name in map(query_name, step.queries) if name in seconds]
+            for name in names:
+                # A step that is in the plan anew begins at 0 again.
+                seconds[name] += max(0.0, total - self._counted.get(step.key, 0.0)) / len(names)
+        self._counted = counted
+        readers = {name: {source.stream.name for source in entry.query.sources} for name, entry in queries.items()}
+        together = Counter(stream for read in readers.values() for stream in read)
+        held = {
+            name: (sum(execution.streams[name].nbytes.values()) + sum(sum(b.nbytes.values()) for b in buckets))
+            for name, buckets in self._state.buckets.items()
+        }
+        return {
+            name: QueryCost(seconds[name], sum(held.get(stream, 0) // together[stream] for stream in read))
+            for name, read in readers.items()
+        }
 
     @property
     def nbytes(self) -> dict[str, int]:

@@ -1,33 +1,40 @@
-"""Running meetings and shared steps over one batch: pairs of references with the bits of the paths they belong to.
+"""Running first joins and shared steps over one batch: pairs of references with the bits of the paths they belong to.
 
-A meeting's pairs are the new tuples of either stream with all of the other. A later step probes each run of the next
+A first join's pairs are the new tuples of either stream with all of the other. A later step probes each run of the next
 stream once for all its paths. Then the bits of the paths are cleared whose windows, terms or conditions don't hold, and
 rows without bits are dropped. References become columns only when rows are gathered. Pairs that are many go on to the
-next step portion by portion, so that memory is bounded by a portion and the results; between portions budgets are
+next step block by block, so that memory is bounded by a block and the results; between blocks budgets are
 looked at, and whether the batch was interrupted. (AJoin, sections 3.3 and 3.4: pipelined joins, late materialization.)
+
+Pair tests are what pairs must satisfy beyond the index, the nearest window and common bits: further terms, windows,
+conditions. The invariant: a bit is cleared iff its path has a test at the step that the pair fails; rows without bits
+are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from threading import get_ident
 from time import perf_counter
 
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.batch_run import BatchRun, JoinSide, Scratch, StepCounts
-from streamjoin.adhoc.core.buckets import SortedIndex
-from streamjoin.adhoc.core.budgets import is_small
-from streamjoin.adhoc.core.intervals import FittedInterval
-from streamjoin.adhoc.core.outputs import EndingResults, ReferenceOutputs, Sink, list_results
-from streamjoin.adhoc.core.pair_tests import Partial, apply_tests
-from streamjoin.adhoc.core.query_sets import SetColumn
-from streamjoin.adhoc.core.running_plan import Ending, ReadyMeeting, Step
-from streamjoin.adhoc.core.shared_step import UNBOUNDED, FittedTerm, Tests
-from streamjoin.adhoc.core.stored_stream import BucketRun
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.shared_queries.probe import (
+from streamjoin.kernels.times import length_word
+from streamjoin.model.expression.evaluation import Read, holds
+from streamjoin.model.expression.nodes import Expression
+from streamjoin.queries.core.buckets import Attribute, SortedIndex
+from streamjoin.queries.core.budgets import Ledger, is_small
+from streamjoin.queries.core.intervals import FittedInterval
+from streamjoin.queries.core.outputs import REFERENCE_BYTES, RESULT_BYTES, FoundResults, ReferenceOutputs, list_results
+from streamjoin.queries.core.probe_plan import PathKey
+from streamjoin.queries.core.running_plan import Ending, ReadyFirstJoin, Step
+from streamjoin.queries.core.selection_tables import SetColumn
+from streamjoin.queries.core.shared_step import FittedTerm, Tests, WindowTable, columns_by_role
+from streamjoin.queries.core.stored_stream import BucketRun, StoredStream, allocate
+from streamjoin.queries.kernels.probe import (
     ANY_ORDER,
     AT,
     BEFORE,
@@ -39,39 +46,280 @@ from streamjoin.kernels.shared_queries.probe import (
     Probes,
     probe_shared,
 )
-from streamjoin.kernels.shared_queries.sets import add_by_bit, narrow
+from streamjoin.queries.kernels.sets import add_by_bit, narrow
+from streamjoin.windows.clock import apart, minus
+
+Streams = Mapping[str, StoredStream]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Partial results: the tuples' numbers by role, the driver's first, and the sets of paths."""
+
+    refs: tuple[Array, ...]
+    sets: Array
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.sets)
+
+    def keep(self, chosen: Array) -> Partial:
+        """The chosen rows."""
+        return Partial(tuple(ref[chosen] for ref in self.refs), self.sets[chosen])
+
+    def clear(self, kept: Array) -> Partial:
+        """With the bits of `kept` alone; rows without any are gone."""
+        sets = self.sets & kept
+        live = np.asarray(sets.any(axis=1))
+        pairs = Partial(self.refs, sets)
+        return pairs if live.all() else pairs.keep(live)
+
+
+def apply_tests(
+    tests: Tests, looked_up: FittedTerm | FittedInterval | None, pairs: Partial, streams: Streams
+) -> Partial:
+    """The pairs with the bits of the paths that they satisfy; the new role's tuples are the last of their refs.
+
+    The term by which they were found holds already.
+    """
+    if tests.settled:
+        return pairs
+    for term in tests.terms:
+        if pairs.n and term is not looked_up:
+            pairs = pairs.keep(_term_holds(tests, term, pairs, streams))
+    for table in tests.windows:
+        if pairs.n:
+            limits = np.searchsorted(table.limits, _distances(tests, table, pairs, streams), side="left")
+            pairs = pairs.clear(table.keeps[limits])
+    for earlier, kept in tests.apart:
+        same = pairs.refs[earlier] == pairs.refs[-1]
+        if same.any():
+            pairs = pairs.clear(np.where(same[:, np.newaxis], kept, ~np.uint64(0)))
+    for test in tests.conditions:
+        if pairs.n:
+            true = holds(test.condition, _reading(tests, test.condition, pairs, streams), pairs.n)
+            pairs = pairs.clear(np.where(true[:, np.newaxis], ~np.uint64(0), test.without))
+    return pairs
+
+
+def _reading(tests: Tests, condition: Expression, pairs: Partial, streams: Streams) -> Read:
+    roles = columns_by_role(condition)
+    return lambda column: streams[tests.streams[roles[column]]].values(column.name, pairs.refs[roles[column]])
+
+
+def _term_holds(tests: Tests, term: FittedTerm, pairs: Partial, streams: Streams) -> Array:
+    earlier, new = streams[tests.streams[term.role]], streams[tests.streams[-1]]
+    left, right = earlier.probe_words(term.left), new.probe_words(term.right)
+    a, b = pairs.refs[term.role] - earlier.first, pairs.refs[-1] - new.first
+    word = right.words.word[b]
+    true: Array = (left.words.lo[a] <= word) & (word <= left.words.hi[a]) & left.valid[a] & right.valid[b]
+    return true
+
+
+def _distances(tests: Tests, table: WindowTable, pairs: Partial, streams: Streams) -> Array:
+    """How far the new tuple is from that of an earlier role: in time, or in tuples of the earlier one's stream."""
+    old, new = streams[tests.streams[table.role]], streams[tests.streams[-1]]
+    a, b = pairs.refs[table.role], pairs.refs[-1]
+    if not table.counted:
+        return apart(old.ticks.at(a), new.ticks.at(b))
+    gates = old.gates.at(a), new.gates.at(b)
+    if old.positions is not None and new.positions is not None:
+        numbers = old.positions.at(a), new.positions.at(b)
+        reached = _reached(new, old, b), _reached(old, new, a)
+        between: Array = np.where(gates[0] < gates[1], reached[0] - numbers[0], reached[1] - numbers[1]) - 1
+        return between.astype(np.uint64)
+    after_a = old.first + np.searchsorted(old.gates.view(old.first), gates[1], side="right") - (a + 1)
+    after_b = new.first + np.searchsorted(new.gates.view(new.first), gates[0], side="right") - (b + 1)
+    after: Array = np.where(gates[0] < gates[1], after_a, after_b).astype(np.uint64)
+    return after
+
+
+def _reached(later: StoredStream, earlier: StoredStream, refs: Array) -> Array:
+    """How many tuples of the `earlier` stream had come when chosen tuples of the `later` one came, these included."""
+    if later is earlier:
+        if later.positions is None:
+            raise AssertionError("tuples without their positions")
+        return later.positions.at(refs) + 1
+    return later.before[earlier.stream.name].at(refs)
+
+
+Share = Mapping[str, tuple[int, int]]
+"""Rows of a batch's buckets by stream, from and to: the tuples that drive."""
+Pairs = tuple[Array, Array, Array]
+"""Of the probes and of the stored tuples: numbers or rows; and the common sets."""
+_ROOM = 1 << 14
+_BLOCK = 1 << 25
+"""The bytes of pairs that go on to the next step at once."""
+
+
+@dataclass
+class StepCounts:
+    """What a step did since it was first run; candidates that two directions read at once count half for each."""
+
+    probes: int = 0
+    candidates: float = 0
+    pairs: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+
+    def add(self, shares: Sequence[StepCounts]) -> None:
+        """Take in what the shares of one batch did."""
+        self.probes += sum(share.probes for share in shares)
+        self.candidates += sum(share.candidates for share in shares)
+        self.pairs += sum(share.pairs for share in shares)
+        self.batches += max(share.batches for share in shares)
+        self.seconds += sum(share.seconds for share in shares)
+
+
+class Scratch:
+    """Room for pairs, kept from probe to probe: memory that is asked for anew costs more than what it is used for."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty((2, _ROOM), np.int64)
+        self._sets = np.empty((_ROOM, 1), np.uint64)
+        self._used = 0
+        self.cursor = np.array(START)
+
+    def begin(self, width: int) -> None:
+        """Forget the pairs that are there; the next have sets of `width` words."""
+        self._used = 0
+        if self._sets.shape[1] != width:
+            self._sets = np.empty((self._rows.shape[1], width), np.uint64)
+
+    def room(self) -> Pairs:
+        """Arrays for more pairs; there is room for some at least."""
+        used, size = self._used, self._rows.shape[1]
+        if used == size:
+            rows, sets = self._rows, self._sets
+            self._rows, self._sets = np.empty((2, 2 * size), np.int64), np.empty((2 * size, sets.shape[1]), np.uint64)
+            self._rows[:, :used], self._sets[:used] = rows, sets
+        return self._rows[0, used:], self._rows[1, used:], self._sets[used:]
+
+    def add(self, pairs: int) -> None:
+        """Note that `pairs` more pairs were written."""
+        self._used += pairs
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the pairs are enough to go on with."""
+        return self._used == self._rows.shape[1] and self._used * (2 + self._sets.shape[1]) * 8 >= _BLOCK
+
+    def copy_pairs(self) -> Pairs:
+        """A copy of all pairs."""
+        used = self._used
+        left, right = allocate(used, np.int64), allocate(used, np.int64)
+        left[:], right[:] = self._rows[0, :used], self._rows[1, :used]
+        width = self._sets.shape[1]
+        sets = allocate(used * width, np.uint64).reshape(used, width)
+        sets[:] = self._sets[:used]
+        return left, right, sets
+
+
+@dataclass(frozen=True)
+class RunProbe:
+    """A run that is probed for steps, and how: see `probe_shared`."""
+
+    steps: Sequence[Step]
+    tests: Tests
+    far: JoinSide
+    run: BucketRun
+    order: int
+    go_on: Callable[[], None]
+    """Takes pairs from the scratch where there are more than fit."""
+    base: int = 0
+    """What probes are counted from."""
+    flipped: bool = False
+    """Whether a probe is the second of its pair."""
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """One batch: `fresh` has its runs by stream, `streams` all that is kept, these included."""
+
+    fresh: Mapping[str, BucketRun]
+    streams: Mapping[str, StoredStream]
+    counts: dict[PathKey, StepCounts]
+    ledger: Ledger
+    share: Share | None = None
+    """Which new tuples drive; all, if not given."""
+    at: dict[int, tuple[float, Step]] = field(default_factory=dict)
+    """Since when each thread is at a first join, and the step of it that it runs now, for those who watch."""
+    found: FoundResults = field(default_factory=FoundResults)
+    """The results so far."""
+
+    def lookup(self, tests: Tests) -> FittedTerm | FittedInterval | None:
+        """The term to find candidates by: of several equalities that with most keys."""
+        if len(tests.lookups) < 2:
+            return tests.lookups[0] if tests.lookups else None
+        stream = self.streams[tests.streams[-1]]
+        return max(tests.lookups, key=lambda term: stream.distinct(term.right))
+
+    def sides(self, first_join: ReadyFirstJoin) -> tuple[JoinSide, JoinSide]:
+        """The two streams of a first join, as its sides."""
+        step, lookup = first_join.forward, self.lookup(first_join.forward.tests)
+        near, far = (None, None) if lookup is None else (lookup.left, lookup.right)
+        return JoinSide(step.key.driver, near, first_join.left), JoinSide(step.stream, far, step.sets)
+
+    def index(self, side: JoinSide) -> None:
+        """Make the index of a side's new tuples."""
+        fresh = self.fresh.get(side.stream)
+        if fresh is not None:
+            fresh.index(side.attribute)
+
+    def prepare(self, sides: tuple[JoinSide, JoinSide]) -> None:
+        """Make the sets of the new tuples of a first join's sides, which joins would make when they need them."""
+        for side in sides:
+            fresh = self.fresh.get(side.stream)
+            if fresh is not None:
+                fresh.live(side.attribute, side.sets.serial, side.sets.of(fresh))
+
+    def counts_of(self, key: PathKey) -> StepCounts:
+        """What a step did so far."""
+        counts = self.counts.get(key)
+        if counts is None:
+            counts = self.counts[key] = StepCounts()
+        return counts
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """A stream as one side of a join: the attribute it is looked up by, and its sets."""
+
+    stream: str
+    attribute: Attribute | None
+    sets: SetColumn
+
 
 _STEP = 1 << 22
 """The candidates that are read before budgets are looked at."""
 _NO_READS = np.empty(0, np.int64)
-_LEAST = -(1 << 63)
 
 
-class MeetingRun:
-    """One batch of one meeting; `results` are those of its paths, for whom they are of."""
+class FirstJoinRun:
+    """One batch of one first join; its results are among those that the batch has found."""
 
-    def __init__(self, batch: BatchRun, meeting: ReadyMeeting, scratch: Scratch) -> None:
+    def __init__(self, batch: BatchRun, number: int, first_join: ReadyFirstJoin, scratch: Scratch) -> None:
         self._batch = batch
-        self._meeting = meeting
+        self._number, self._first_join = number, first_join
         self._scratch = scratch
         self._streams, self._share = batch.streams, batch.share
         self._living: Array | None = None
         """The bits of the paths that are within their budgets, once one is not."""
-        if meeting.accounts is not None and batch.ledger.exceeded:
-            self._living = batch.ledger.living(meeting.accounts)
-        self.results: dict[Sink, list[EndingResults]] = {}
+        if first_join.accounts is not None and batch.ledger.exceeded:
+            self._living = batch.ledger.living(first_join.accounts)
         self._step: Step | None = None
         self._since = 0.0
+        self._began = perf_counter()
 
-    def run(self) -> dict[Sink, list[EndingResults]]:
-        """Find the new results of all paths through the meeting."""
-        forward, backward = self._meeting.forward, self._meeting.backward
+    def run(self) -> None:
+        """Find the new results of all paths through the first join."""
+        forward, backward = self._first_join.forward, self._first_join.backward
         if backward is None:
-            self._drive(forward, self._meeting.left)
+            self._drive(forward, self._first_join.left)
         else:
             self._meet(forward, backward)
         self._turn_to(None)
-        return self.results
 
     def _turn_to(self, step: Step | None) -> Step | None:
         """Go on with another step: the time up to now was that of the one before, which is returned."""
@@ -79,8 +327,11 @@ class MeetingRun:
         before, self._step = self._step, step
         if before is not None:
             self._batch.counts_of(before.key).seconds += now - self._since
-        if step is not None:
-            self._batch.at[get_ident()] = step
+        if step is None:
+            # A thread that has nothing more to do is nowhere.
+            self._batch.at.pop(get_ident(), None)
+        else:
+            self._batch.at[get_ident()] = self._began, step
         self._since = now
         return before
 
@@ -88,7 +339,7 @@ class MeetingRun:
 
     def _charge_candidates(self, steps: Sequence[Step], sets: Array, read: Array, count: int) -> bool:
         """Count the candidates that the probes of steps read; whether a path has to stop."""
-        accounts = self._meeting.accounts
+        accounts = self._first_join.accounts
         if accounts is None or not count:
             return False
         ledger, place = self._batch.ledger, str(steps[0].key)
@@ -104,6 +355,11 @@ class MeetingRun:
             self._living = ledger.living(accounts)
         return is_over
 
+    def _check(self) -> None:
+        """Stop if the batch is interrupted; leave out who lost its rows because memory runs out."""
+        if self._batch.ledger.check() and self._first_join.accounts is not None:
+            self._living = self._batch.ledger.living(self._first_join.accounts)
+
     def _mask(self, mask: Array) -> Array:
         return mask if self._living is None else mask & self._living
 
@@ -114,12 +370,12 @@ class MeetingRun:
             order = order[(probes[-1][order] & self._living).any(axis=1)]
         return (order, *probes[1:])
 
-    # Meetings -----------------------------------------------------------------------------------------------------
+    # First joins --------------------------------------------------------------------------------------------------
 
     def _meet(self, forward: Step, backward: Step) -> None:
         """Find the pairs of new tuples of either stream with all of the other, and take them further."""
         batch, scratch = self._batch, self._scratch
-        sides = batch.sides(self._meeting)
+        sides = batch.sides(self._first_join)
         lookup, width = batch.lookup(forward.tests), forward.tests.near.keeps.shape[1]
         scratch.begin(width)
 
@@ -151,51 +407,67 @@ class MeetingRun:
                 near_probes = _in_reach(probes, fresh, run, forward.tests.reach)
                 order = ANY_ORDER if self._share is None else BEFORE
                 steps = (forward, backward) if run is new else (step,)
-                pairs = self._probe(
-                    steps, forward.tests, near_probes, far, run, order, fresh.first, go_on, flipped=step is backward
-                )
+                target = RunProbe(steps, forward.tests, far, run, order, go_on, fresh.first, step is backward)
+                pairs = self._probe(target, near_probes)
                 later = batch.counts_of(backward.key) if run is new else counts
-                self._count(pairs, counts, later)
+                self._count(pairs if forward.tests.settled else 0, counts, later)
         go_on()
 
     def _split(self, pairs: Partial) -> None:
         """Deal out pairs whichever of the two came last, and take each further on the path of the last."""
-        meeting = self._meeting
+        first_join = self._first_join
         if not pairs.n:
             return
-        self._deal(meeting.forward, meeting.endings, pairs)
-        if meeting.goes_on and meeting.backward is not None:
-            forward = meeting.forward
-            left, right = (self._streams[stream].gates for stream in (forward.key.driver, forward.stream))
-            is_forward = left.at(pairs.refs[0]) > right.at(pairs.refs[1])
+        forward, backward = first_join.forward, first_join.backward
+        self._deal(forward, first_join.endings, pairs)
+        if backward is None or (forward.tests.settled and not first_join.goes_on):
+            return
+        left, right = (self._streams[stream].gates for stream in (forward.key.driver, forward.stream))
+        is_forward = left.at(pairs.refs[0]) > right.at(pairs.refs[1])
+        if not forward.tests.settled:
+            earlier = int(np.count_nonzero(is_forward))
+            self._batch.counts_of(forward.key).pairs += earlier
+            self._batch.counts_of(backward.key).pairs += pairs.n - earlier
+        if first_join.goes_on:
             self._go_on(forward, pairs.keep(is_forward))
             kept = pairs.keep(~is_forward)
-            self._go_on(meeting.backward, Partial(kept.refs[::-1], kept.sets))
+            self._go_on(backward, Partial(kept.refs[::-1], kept.sets))
 
     def _count(self, pairs: int, counts: StepCounts, later: StepCounts) -> None:
-        """Add what the last probe saw; `later` gets what belongs to the other direction, or is the same."""
+        """Add what the last probe saw; `later` gets what belongs to the other direction, or is the same.
+
+        Pairs that have to pass further tests are counted after those.
+        """
         candidates, earlier = int(self._scratch.cursor[SEEN]), int(self._scratch.cursor[EARLIER])
         counts.candidates += candidates / 2
         later.candidates += candidates / 2
-        counts.pairs += earlier
-        later.pairs += pairs - earlier
+        if pairs:
+            counts.pairs += earlier
+            later.pairs += pairs - earlier
 
     def _deal(self, step: Step, endings: tuple[Ending, ...], pairs: Partial) -> None:
-        accounts, ledger = self._meeting.accounts, self._batch.ledger
+        accounts, ledger = self._first_join.accounts, self._batch.ledger
         for ending in endings:
             mask = self._mask(ending.mask)
             # What is found for a part of a query is not a row yet.
             if accounts is not None and not isinstance(ending.sink, ReferenceOutputs):
                 by_bit = np.zeros(len(accounts), np.int64)
                 add_by_bit(pairs.sets, _NO_READS, mask, by_bit)
-                if ledger.charge("rows", accounts, by_bit, str(step.key)):
+                is_over = ledger.charge("rows", accounts, by_bit, str(step.key))
+                # The tuples of a pair are there once for all who have it.
+                count = max(1, int(by_bit.sum()))
+                shared = REFERENCE_BYTES * len(ending.roles) * min(pairs.n, count) / count
+                if ledger.hold(accounts, by_bit * (RESULT_BYTES + shared)) or is_over:
                     self._living = ledger.living(accounts)
                     mask = self._mask(mask)
             results = list_results(pairs.sets, mask, ending.owners, pairs.refs, ending.roles)
             if results is not None:
                 if isinstance(ending.sink, ReferenceOutputs):
                     results = ending.sink.reduced(results)
-                self.results.setdefault(ending.sink, []).append(results)
+                    account = np.array([ending.sink.account(ledger)])
+                    if ledger.hold(account, float(results.nbytes)) and accounts is not None:
+                        self._living = ledger.living(accounts)
+                self._batch.found.add(self._number, ending.sink, results, ledger)
 
     # Later steps --------------------------------------------------------------------------------------------------
 
@@ -243,7 +515,7 @@ class MeetingRun:
         for run in self._streams[step.stream].runs:
             if _near(ticks, run, tests.reach):
                 order_of_arrival = NOT_AFTER if tests.inclusive else BEFORE
-                self._probe((step,), tests, probes, far, run, order_of_arrival, 0, go_on)
+                self._probe(RunProbe((step,), tests, far, run, order_of_arrival, go_on), probes)
                 counts.candidates += int(scratch.cursor[SEEN])
         go_on()
         self._turn_to(before)
@@ -262,75 +534,47 @@ class MeetingRun:
             partial, rows = partial.keep(valid), rows[valid]
         return partial, words.words.lo[rows], words.words.hi[rows]
 
-    def _probe(
-        self,
-        steps: Sequence[Step],
-        tests: Tests,
-        probes: Probes,
-        far: JoinSide,
-        run: BucketRun,
-        order_of_arrival: int,
-        base: int,
-        go_on: Callable[[], None],
-        *,
-        flipped: bool = False,
-    ) -> int:
-        """Add the pairs of probes with a run to the scratch: probes counted from `base`, or second if `flipped`.
-
-        Where there are more than fit, `go_on` takes them from there. Returns how many there are.
-        """
-        self._batch.ledger.check()
+    def _probe(self, target: RunProbe, probes: Probes) -> int:
+        """Add the pairs of probes with a run to the scratch; returns how many there are."""
+        self._check()
         scratch = self._scratch
         scratch.cursor[:] = START
         total = seen = earlier = 0
-        parts = run.live_parts(far.attribute, far.sets.serial, far.sets.of(run))
-        for index, reach in parts:
+        far, run = target.far, target.run
+        for index, reach in run.live_parts(far.attribute, far.sets.serial, far.sets.of(run)):
             near = self._probing(probes)
             if not near[0].size or not index.rows.size:
                 continue
             if reach:
-                near = (near[0], _down(near[1], reach), *near[2:])
-            total += self._probe_part(steps, tests, near, far, run, index, order_of_arrival, base, go_on, flipped)
+                near = (near[0], minus(near[1], reach), *near[2:])
+            total += self._probe_part(target, near, index)
             seen, earlier = seen + int(scratch.cursor[SEEN]), earlier + int(scratch.cursor[EARLIER])
         scratch.cursor[SEEN], scratch.cursor[EARLIER] = seen, earlier
         return total
 
-    def _probe_part(
-        self,
-        steps: Sequence[Step],
-        tests: Tests,
-        probes: Probes,
-        far: JoinSide,
-        run: BucketRun,
-        index: SortedIndex,
-        order_of_arrival: int,
-        base: int,
-        go_on: Callable[[], None],
-        flipped: bool,
-    ) -> int:
+    def _probe_part(self, target: RunProbe, probes: Probes, index: SortedIndex) -> int:
         """The same with one part of the run's index."""
-        scratch, sets = self._scratch, far.sets.of(run)
-        windows = tests.reach, tests.near.limits, self._mask(tests.near.keeps)
+        scratch, tests, run, sets = self._scratch, target.tests, target.run, target.far.sets.of(target.run)
+        windows = length_word(tests.reach), tests.near.limits, self._mask(tests.near.keeps)
         stored = index.words, index.rows, run.ticks, run.gates, sets
         # Steps that follow use the scratch, and its cursor, too.
         cursor = np.array(START)
-        read = _NO_READS if self._meeting.accounts is None else np.zeros(len(probes[1]), np.int64)
+        read = _NO_READS if self._first_join.accounts is None else np.zeros(len(probes[1]), np.int64)
         total = charged = 0
         while True:
             one, two, common = scratch.room()
-            out = (two, one, common) if flipped else (one, two, common)
-            pairs = probe_shared(
-                probes, stored, windows, order_of_arrival, run.ascending, (base, run.first), out, read, cursor, _STEP
-            )
+            out = (two, one, common) if target.flipped else (one, two, common)
+            first = target.base, run.first
+            pairs = probe_shared(probes, stored, windows, target.order, run.ascending, first, out, read, cursor, _STEP)
             scratch.add(pairs)
             total += pairs
-            is_over = self._charge_candidates(steps, probes[-1], read, int(cursor[SEEN]) - charged)
+            is_over = self._charge_candidates(target.steps, probes[-1], read, int(cursor[SEEN]) - charged)
             charged = int(cursor[SEEN])
             if cursor[DONE] == probes[0].size:
                 break
-            self._batch.ledger.check()
+            self._check()
             if scratch.is_full:
-                go_on()
+                target.go_on()
             if is_over or self._living is not None:
                 left = self._probing(probes, int(cursor[DONE]))
                 if cursor[AT] >= 0 and (not left[0].size or left[0][0] != probes[0][cursor[DONE]]):
@@ -362,7 +606,7 @@ def _new_probes(near: JoinSide, fresh: BucketRun, share: tuple[int, int] | None)
 def _in_reach(probes: Probes, fresh: BucketRun, run: BucketRun, reach: int) -> Probes:
     """The probes of new tuples that can be within reach of a run; the tuples' times ascend."""
     low, high = run.low - reach, run.high + reach
-    if reach >= UNBOUNDED or (low <= fresh.low and fresh.high <= high):
+    if low <= fresh.low and fresh.high <= high:
         return probes
     order = probes[0]
     if fresh.high < low or high < fresh.low:
@@ -375,16 +619,7 @@ def _in_reach(probes: Probes, fresh: BucketRun, run: BucketRun, reach: int) -> P
 
 def _near(ticks: Array, run: BucketRun, reach: int) -> bool:
     """Whether any time of the run is within reach of any of `ticks`."""
-    return ticks.size > 0 and (
-        reach >= UNBOUNDED or (run.low - reach <= int(ticks.max()) and int(ticks.min()) <= run.high + reach)
-    )
-
-
-def _down(words: Array, reach: int) -> Array:
-    """Words less `reach`, not below the smallest."""
-    if reach >= UNBOUNDED:
-        return np.full_like(words, _LEAST)
-    return np.where(words < _LEAST + reach, _LEAST, words - reach)
+    return ticks.size > 0 and run.low - reach <= int(ticks.max()) and int(ticks.min()) <= run.high + reach
 
 
 def _narrow(partial: Partial, mask: Array) -> Partial:

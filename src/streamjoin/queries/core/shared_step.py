@@ -9,26 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import KeyAttribute
-from streamjoin.adhoc.core.intervals import FittedInterval, fit_interval
-from streamjoin.adhoc.core.probe_plan import PathKey, StepTests
-from streamjoin.adhoc.core.query_sets import BitLayout, Owner
-from streamjoin.adhoc.language.join_key import role
-from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.expression.canonical import renamed
 from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.keys import KeyTerm, fit
 from streamjoin.model.predicates import Equi
 from streamjoin.model.terms import Term
-from streamjoin.model.window import CountWindow, Window
+from streamjoin.model.window import LONGEST, CountWindow, Window
+from streamjoin.queries.core.buckets import KeyAttribute
+from streamjoin.queries.core.intervals import FittedInterval, fit_interval
+from streamjoin.queries.core.probe_plan import PathKey, StepTests
+from streamjoin.queries.core.selection_tables import BitLayout, Owner
+from streamjoin.queries.language.join_key import role
+from streamjoin.queries.language.plan import Stream
 
-UNBOUNDED: Final = (1 << 63) - 1
 By = Mapping[Owner, StepTests]
 """What each path tests at a step."""
 
@@ -73,7 +71,7 @@ class ConditionMask:
 
 @dataclass(frozen=True)
 class Tests:
-    """What a pair must satisfy at a step; masks are in the layout of the step's meeting."""
+    """What a pair must satisfy at a step; masks are in the layout of the step's first join."""
 
     streams: tuple[str, ...]
     """The stream of each role, the new one last."""
@@ -219,13 +217,13 @@ def _table(layout: BitLayout, earlier: int, counted: bool, sizes: Mapping[int, S
 def _reach(new: int, by: By, terms: Sequence[FittedTerm]) -> tuple[int, int]:
     """The earlier role to compare times with, and the longest window against it; unbounded where one has none."""
     first = terms[0].role if terms else None
-    best = (first or 0, UNBOUNDED)
+    best = (first or 0, LONGEST)
     for earlier in range(new) if first is None else (first,):
         longest = 0
         for tests in by.values():
             window = dict(tests.windows).get(earlier)
             timed = window is not None and not isinstance(window, CountWindow)
-            longest = max(longest, _size(window) if timed and window is not None else UNBOUNDED)
+            longest = max(longest, _size(window) if timed and window is not None else LONGEST)
         if longest < best[1]:
             best = (earlier, longest)
     return best

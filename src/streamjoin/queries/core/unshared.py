@@ -13,18 +13,19 @@ from time import time_ns
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive, time_to_idle
-from streamjoin.adhoc.core.batch_run import Share
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
-from streamjoin.adhoc.core.contract import StepPosition
-from streamjoin.adhoc.core.explain import Explanation
-from streamjoin.adhoc.core.kind_states import KindState
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import BatchReport, Shared, Snapshot
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.optimizer.optimizer import Optimizer
-from streamjoin.model.errors import InputError, StateError
+from streamjoin.model.errors import EngineBudgetExceededError, InputError, InterruptedBatchError, StateError
+from streamjoin.queries.core import memory
+from streamjoin.queries.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive, time_to_idle
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.budgets import keep_within
+from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
+from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition
+from streamjoin.queries.core.kinds import KindState
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import BatchReport, Shared, Snapshot, failure_of
+from streamjoin.queries.core.shared_join import Share
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.optimizer.optimizer import Optimizer
 
 
 class Unshared:
@@ -42,18 +43,25 @@ class Unshared:
         self._batch = -1
         self._own: dict[str, Arrived] = {}
         self._computing: Shared | None = None
+        self._held: dict[str, int] = {}
+        """The bytes of the rows of queries that are computed in the batch that runs."""
         self.report = BatchReport(-1)
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Creates, drops and pauses, in this order, in force from the next batch on."""
         registry = self._registry.changed(changes, self._streams, self._batch + 1)
-        for change in changes:
-            if change.action == "create":
-                self._cores[change.name] = self._core()
-            if change.action == "drop":
-                del self._cores[change.name]
-            else:
-                self._cores[change.name].apply([change])
+        before = self.snapshot()
+        try:
+            for change in changes:
+                if change.action == "create":
+                    self._cores[change.name] = self._core()
+                if change.action == "drop":
+                    del self._cores[change.name]
+                else:
+                    self._cores[change.name].apply([change])
+        except Exception:
+            self.restore(before)
+            raise
         self._registry = registry
 
     def _core(self) -> Shared:
@@ -72,6 +80,12 @@ class Unshared:
         self._streams[stream.name] = stream
         for core in self._cores.values():
             core.add_stream(stream, ticks)
+
+    def change_stream(self, stream: Stream, lateness: int) -> dict[str, InputError]:
+        """Change a stream: another lateness, or further columns."""
+        self._streams[stream.name] = stream
+        self._future[stream.name] = self.settings.future_of(stream)
+        return self.restore(self.snapshot().with_stream(stream, lateness, self._streams))
 
     @property
     def queries(self) -> Mapping[str, LiveQuery]:
@@ -106,16 +120,62 @@ class Unshared:
         """The rows that each query gains, and the queries whose rows can't be computed."""
         outputs: dict[str, pa.Table] = {}
         failures: dict[str, InputError] = {}
+        self._held = {}
         self._own = {name: self._own_tuples(name, arrived) for name in self._cores}
+        limit = self.settings.engine_memory
         for name, core in self._cores.items():
             self._computing = core
-            rows, failed = core.results(self._own[name], share)
+            if limit is not None and memory.excess(limit) > 0:
+                # What the cores before it have let go of.
+                memory.release()
+            try:
+                rows, failed = core.results(self._own[name], share)
+            except (InterruptedBatchError, MemoryError):
+                raise
+            except Exception as error:
+                # All that a core does is done for its query.
+                rows = {name: self._registry.queries[name].query.schema.empty_table()}
+                failed = {name: failure_of(error)}
             outputs.update(rows)
             failures.update(failed)
+            keep_within(outputs, failures, self.settings.engine_budget)
+            self._held[name] = sum(outputs[one].nbytes for one in rows)
         return outputs, failures
 
+    def largest(self) -> dict[str, InputError]:
+        """The query that takes most of the batch, where memory has run out: that which is computed or one before."""
+        if self._computing is None:
+            return {}
+        found = self._computing.largest()
+        name = max(self._held, key=lambda one: self._held[one], default=None)
+        here = max((error.held for error in found.values() if isinstance(error, EngineBudgetExceededError)), default=0)
+        if name is None or self._held[name] <= here:
+            # Where nothing is counted that holds anything, there is too little for the query that is computed.
+            computing = (one for one, core in self._cores.items() if core is self._computing)
+            return found or {one: failure_of(MemoryError("there is too little memory")) for one in computing}
+        limit, held = self.settings.engine_memory or memory.available(), self._held[name]
+        share = held / (here + sum(self._held.values()))
+        return {name: EngineBudgetExceededError("memory", limit, memory.used(), held, share)}
+
+    def heaviest(self, excess: int) -> dict[str, InputError]:
+        """The queries whose cores hold most, so that without them `excess` bytes less are held."""
+        sizes = {name: sum(core.nbytes.values()) for name, core in self._cores.items()}
+        if sum(sizes.values()) < excess / 2:
+            return {}
+        leaving: dict[str, InputError] = {}
+        for name in sorted(sizes, key=lambda name: sizes[name], reverse=True):
+            if excess > 0 and not self._registry.queries[name].released:
+                leaving |= self._cores[name].heaviest(min(excess, sizes[name]))
+                excess -= sizes[name]
+        return leaving
+
+    @property
+    def held_share(self) -> float:
+        """What the last batch took of the engine's budget, 0 to 1."""
+        return sum(core.held_share for core in self._cores.values())
+
     def position(self) -> StepPosition | None:
-        """The step that a batch is in, or was in last; from any thread."""
+        """Where a batch is now; from any thread."""
         return None if self._computing is None else self._computing.position()
 
     def interrupt(self) -> None:
@@ -126,17 +186,19 @@ class Unshared:
         read = {source.stream.name for source in self._registry.queries[name].query.sources}
         return replace(arrived, buckets={s: _copy_bucket(bucket) for s, bucket in arrived.buckets.items() if s in read})
 
-    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> None:
-        """Make a batch part of the state; queries that failed are paused."""
+    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> dict[str, InputError]:
+        """Make a batch part of the state; queries that failed are paused, and told."""
+        failed = dict(failures)
         for name, core in self._cores.items():
             if name not in self._own:
                 # The batch was computed elsewhere.
                 self._own[name] = self._own_tuples(name, arrived)
-            core.finish(self._own[name], {name: failures[name]} if name in failures else {})
+            failed |= core.finish(self._own[name], {name: failures[name]} if name in failures else {})
         self._own = {}
         self._batch, self._clocks = arrived.batch, arrived.clocks
-        self._registry = self._registry.paused(failures)
-        self.report = BatchReport(arrived.batch, arrived.late, arrived.untimed, failures)
+        self._registry = self._registry.paused(failed)
+        self.report = BatchReport(arrived.batch, arrived.late, arrived.untimed, failed)
+        return failed
 
     def snapshot(self) -> Snapshot:
         """The state after the last batch; a bucket that several queries hold is there once."""
@@ -148,8 +210,9 @@ class Unshared:
         kinds = {name: state for core in self._cores.values() for name, state in core.snapshot().kinds.items()}
         return Snapshot(self._batch, self._registry, ordered, self._clocks, Optimizer(self.settings), kinds)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back, or over, to a state; every query gets its own copy of what it reads."""
+    def restore(self, snapshot: Snapshot) -> dict[str, InputError]:
+        """Go back, or over, to a state; every query gets its own copy of what it reads. Returns who can't be run."""
+        failed: dict[str, InputError] = {}
         self._batch, self._registry, self._clocks = snapshot.batch, snapshot.registry, snapshot.clocks
         self._cores = {}
         for name, entry in snapshot.registry.queries.items():
@@ -162,7 +225,14 @@ class Unshared:
             alone = QueryRegistry({name: entry}, snapshot.registry.next_serial)
             optimizer = core.snapshot().optimizer.after_changes(alone.paths, snapshot.batch + 1)
             kinds = {name: snapshot.kinds[name]} if name in snapshot.kinds else {}
-            core.restore(Snapshot(snapshot.batch, alone, buckets, snapshot.clocks, optimizer, kinds))
+            failed |= core.restore(Snapshot(snapshot.batch, alone, buckets, snapshot.clocks, optimizer, kinds))
+        self._registry = self._registry.paused(failed)
+        return failed
+
+    @property
+    def waiting(self) -> Mapping[str, KindState]:
+        """What waits after the batch whose rows were computed last."""
+        return {name: state for core in self._cores.values() for name, state in core.waiting.items()}
 
     def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
         """Take over what waits after a batch that was computed elsewhere."""
@@ -176,6 +246,10 @@ class Unshared:
         roots = [replace(root, group=number) for number, one in enumerate(explanations) for root in one.roots]
         cost = sum(one.cost_apart for one in explanations)
         return Explanation("nothing", len(explanations), cost, cost, tuple(streams.values()), tuple(roots), ())
+
+    def costs(self) -> dict[str, QueryCost]:
+        """What each query cost in the last batch, and holds after it."""
+        return {name: cost for core in self._cores.values() for name, cost in core.costs().items()}
 
     @property
     def nbytes(self) -> dict[str, int]:

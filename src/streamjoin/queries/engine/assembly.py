@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from streamjoin.adhoc.core.changes import no_such_query
-from streamjoin.adhoc.core.contract import Core
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.unshared import open_core
-from streamjoin.adhoc.engine.executor import Executor
-from streamjoin.adhoc.engine.journal import Journal, stored_executor
-from streamjoin.adhoc.engine.loop import BatchLoop
-from streamjoin.adhoc.engine.memory_journal import MemoryJournal
-from streamjoin.adhoc.engine.recovery import RecoveredState
-from streamjoin.adhoc.executors.embedded import EmbeddedExecutor
 from streamjoin.model.errors import SetupError, SpecError
+from streamjoin.queries.core import memory
+from streamjoin.queries.core.changes import no_such_query
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.unshared import open_core
+from streamjoin.queries.engine.catalog import Catalog
+from streamjoin.queries.engine.executor import Executor, QueryCore
+from streamjoin.queries.engine.inbox import Inbox
+from streamjoin.queries.engine.journal import FileJournal, Journal, MemoryJournal, stored_executor
+from streamjoin.queries.engine.loop import RowsOut, TableRowsOut
+from streamjoin.queries.engine.stored import RecoveredState, recover
+from streamjoin.queries.executors.embedded import EmbeddedExecutor
+from streamjoin.queries.language.plan import Stream
 
 
 def known_names(quarantine: Collection[str], recovery: RecoveredState) -> set[str]:
@@ -30,6 +33,12 @@ def known_names(quarantine: Collection[str], recovery: RecoveredState) -> set[st
         if name not in recovery.state.queries:
             raise no_such_query(name, recovery.state.queries)
     return set(quarantine)
+
+
+def with_engine_budget(settings: Settings) -> Settings:
+    """Settings that say what all queries together may hold, by the memory that this process may have."""
+    limit = settings.engine_memory or memory.default_limit()
+    return replace(settings, engine_memory=limit, engine_bytes=settings.engine_bytes or max(1, limit // 2))
 
 
 def check_arguments(
@@ -80,33 +89,80 @@ def executor_kind(spark: Any, checkpoint: str | None, settings: Settings, execut
     return "spark" if is_local or settings.sharing == "nothing" else "distributed"
 
 
-def engine_parts(kind: str, checkpoint: str | None, settings: Settings) -> tuple[Journal, Core, type[BatchLoop]]:
-    """The journal, the core and the loop of an engine."""
-    if checkpoint is None:
-        return MemoryJournal(), open_core([], settings), BatchLoop
-    if kind != "distributed":
-        return Journal(checkpoint, kind), open_core([], settings), BatchLoop
-    from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
-    from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-    from streamjoin.adhoc.executors.distributed.loop import DistributedLoop
+@dataclass(frozen=True)
+class EngineParts:
+    """What an engine is put together from, by where it runs."""
 
-    return FiledJournal(checkpoint), DriverCore(settings), DistributedLoop
+    journal: Journal
+    recovery: RecoveredState
+    """What a restart finds in the journal."""
+    core: QueryCore
+    connect: Callable[[Catalog, Inbox], tuple[Executor, RowsOut[Any]]]
+    """Gives what reads the streams and what becomes of rows."""
 
 
-def open_executor(
+def open_parts(
+    kind: str,
     spark: Any,
-    journal: Journal,
+    checkpoint: str | None,
+    settings: Settings,
     trigger: str | None,
     partitions: int | Literal["auto"] | None,
-    core: Any,
-) -> Executor:
-    """What reads the streams and computes rows; modules of Spark are loaded only where there is a session."""
-    if spark is None:
-        return EmbeddedExecutor(journal, trigger)
-    from streamjoin.adhoc.executors.distributed.executor import DistributedExecutor
-    from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-    from streamjoin.adhoc.executors.spark import SparkExecutor
+) -> EngineParts:
+    """The parts of an engine; modules of Spark are loaded only where there is a session.
 
-    if isinstance(journal, FiledJournal):
-        return DistributedExecutor(spark, journal, trigger, partitions, core)
-    return SparkExecutor(spark, journal, trigger, partitions, core.settings.latency_threshold)
+    Raises:
+        CheckpointError: the checkpoint can't be read.
+        StateError: another engine runs on it.
+    """
+    if kind == "distributed" and checkpoint is not None:
+        return _distributed(spark, checkpoint, settings, trigger, partitions)
+    core = open_core([], settings)
+    files = None if checkpoint is None else FileJournal(checkpoint, kind, settings.aside_bytes)
+    recovery = RecoveredState.nothing(settings) if files is None else _recovered(files, settings)
+    journal: Journal = files or MemoryJournal()
+
+    def connect(catalog: Catalog, _: Inbox) -> tuple[Executor, RowsOut[Any]]:
+        if spark is None or files is None:
+            return EmbeddedExecutor(journal, trigger), TableRowsOut(core, catalog, journal)
+        from streamjoin.queries.executors.spark import SparkExecutor
+        from streamjoin.queries.executors.spark_tasks import executor_for
+
+        rows = executor_for(partitions, spark, files, settings.latency_threshold)
+        return SparkExecutor(spark, files, trigger), TableRowsOut(core, catalog, files, rows)
+
+    return EngineParts(journal, recovery, core, connect)
+
+
+def _distributed(
+    spark: Any, checkpoint: str, settings: Settings, trigger: str | None, partitions: int | Literal["auto"] | None
+) -> EngineParts:
+    from streamjoin.queries.executors.distributed.driver_core import DriverCore
+    from streamjoin.queries.executors.distributed.executor import CellRows, PartReader
+    from streamjoin.queries.executors.distributed.journal import FiledJournal
+    from streamjoin.queries.executors.distributed.outputs import RowPool
+    from streamjoin.queries.executors.distributed.rows_out import CellRowsOut
+    from streamjoin.queries.executors.spark import SparkExecutor
+
+    journal, core, pool = FiledJournal(checkpoint, settings.aside_bytes), DriverCore(settings), RowPool()
+
+    def connect(catalog: Catalog, inbox: Inbox) -> tuple[Executor, RowsOut[Any]]:
+        cells = CellRows(spark, journal, partitions, core, catalog.entries, pool)
+
+        def reader(stream: Stream, mark: str | None, inbox: Inbox) -> PartReader:
+            return PartReader(stream, mark, inbox, journal, cells)
+
+        rows_out = CellRowsOut(core, catalog, journal, inbox, cells, pool)
+        return SparkExecutor(spark, journal.log, trigger, reader), rows_out
+
+    return EngineParts(journal.log, _recovered(journal.log, settings, journal.read_bucket), core, connect)
+
+
+def _recovered(
+    journal: FileJournal, settings: Settings, read_bucket: Callable[[str, int], Any] | None = None
+) -> RecoveredState:
+    try:
+        return recover(journal, settings, read_bucket)
+    except BaseException:
+        journal.close()
+        raise

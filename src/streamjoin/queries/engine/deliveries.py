@@ -4,45 +4,58 @@ A batch waits a moment for the sinks that keep up. What a sink has not taken by 
 the batch is done; the queue goes on from the spool, after failures with growing pauses. The invariants: before a batch
 counts as done, each of its rows is in its sink, in the spool, or counted as missed because the spool is full; a sink
 gets the batches of its query in order; a sink that fails or hangs holds up no other one.
+
+A sink that gathers, such as one of files, is written to at intervals: at once if the last write is long ago, and else
+its rows wait in the spool. Before a query is dropped, and before a stop, what waits is written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.engine.executor import pause_after
-from streamjoin.adhoc.engine.figures import Passage, RunningQuery
-from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.sinks.base import FiledRows, Writer
-from streamjoin.formats.table_files import RowsInFiles
+from streamjoin.formats.tables import RowsInFiles
+from streamjoin.model.errors import InputError, StreamJoinError, reason_of
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import failure_of
+from streamjoin.queries.engine.executor import pause_after
+from streamjoin.queries.engine.figures import Passage, RunningQuery
+from streamjoin.queries.engine.journal import Journal
+from streamjoin.queries.sinks.base import FiledRows, Writer
 
 WRITERS: Final = 4
 """Threads that write at the same time; those that hang are not counted."""
 HANGS: Final = 0.25
 """Seconds after which a write may hang: another thread takes the place of its own."""
 _GIVEN_UP: Final = 10.0
-"""Seconds after which nobody waits for a write any more who wants all rows out."""
+"""Seconds after which neither a batch nor a drain waits for a write."""
+_LARGE: Final = 32 << 20
+"""The bytes of rows that get a file of their own, however soon after the one before."""
+NEVER: Final = float("-inf")
 _IDLE: Final = 5.0
 _GOODBYE: Final = 5.0
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("streamjoin.adhoc")
+
+
+Rows: TypeAlias = pa.Table | FiledRows | RowsInFiles
+"""Rows in memory, in the checkpoint, or in data files of a table."""
 
 
 @dataclass
 class _Waiting:
     """The rows of a batch; `rows` is None once they are in the spool alone."""
 
-    rows: pa.Table | FiledRows | RowsInFiles | None
+    rows: Rows | None
     count: int
     nbytes: int
     passage: Passage | None = None
@@ -63,6 +76,10 @@ class SinkQueue:
     behind: bool = False
     """Whether batches don't wait for it, because it made one of them wait too long."""
     taken_at: float = 0.0
+    pause: float = 0.0
+    """Seconds between two writes of a sink that gathers the rows of several batches."""
+    flushing: bool = False
+    """Whether what waits is written now, though the pause is not over."""
     closing: bool = False
     closed: threading.Event = field(default_factory=threading.Event)
 
@@ -71,9 +88,26 @@ class SinkQueue:
         """The query's name."""
         return self.entry.name
 
+    @property
+    def opened(self) -> Any:
+        """The sink's own writer, which may be opened only now."""
+        return getattr(self.writer, "opened", self.writer)
+
     def head(self) -> int:
         """The batch that is next."""
         return min(self.waiting)
+
+    @property
+    def due_at(self) -> float:
+        """When it is written next, by the monotonic clock."""
+        if not self.pause or self.flushing or self.failures:
+            return self.retry_at
+        return max(self.retry_at, self.taken_at + self.pause)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether its rows wait for those of later batches, and for nothing else."""
+        return bool(self.waiting) and not self.failures and self.due_at > time.monotonic()
 
 
 class _Lane:
@@ -88,10 +122,10 @@ class _Lane:
 
 
 class Deliveries:
-    """Hands the rows of batches to the sinks of their queries."""
+    """Hands the rows of batches to the sinks of their queries; `stir` is called when one fails, hangs or recovers."""
 
-    def __init__(self, journal: Journal, settings: Settings) -> None:
-        self._journal, self._settings = journal, settings
+    def __init__(self, journal: Journal, settings: Settings, stir: Callable[[], None] = lambda: None) -> None:
+        self._journal, self._settings, self._stir = journal, settings, stir
         self._changed = threading.Condition()
         self._queues: dict[str, SinkQueue] = {}
         self._open: set[SinkQueue] = set()
@@ -119,11 +153,14 @@ class Deliveries:
         }
         with self._changed:
             lane = self._lanes.setdefault(together if together is not None else (entry.name, id(entry)), _Lane())
-            queue = SinkQueue(entry, writer, lane, spooled)
+            queue = SinkQueue(entry, writer, lane, spooled, taken_at=NEVER, pause=self._pause_of(entry))
             self._queues[entry.name] = queue
             lane.queues.append(queue)
             self._count(queue)
             self._schedule(lane)
+
+    def _pause_of(self, entry: RunningQuery) -> float:
+        return self._settings.file_seconds if entry.able.gathers else 0.0
 
     def replace(self, entry: RunningQuery, writer: Writer) -> None:
         """Give a query another sink, which gets what waits."""
@@ -131,11 +168,12 @@ class Deliveries:
             queue = self._queues.get(entry.name)
             if queue is not None:
                 before, queue.writer = queue.writer, writer
+                queue.pause = self._pause_of(entry)
                 self._forgive(queue)
         if queue is None:
             self.add(entry, writer)
         else:
-            _close(before, entry.name)
+            close_writer(before, entry.name)
 
     def remove(self, name: str) -> None:
         """A query is dropped: forget what waits for it and close its sink."""
@@ -165,42 +203,83 @@ class Deliveries:
     def put(
         self,
         batch: int,
-        outputs: Mapping[str, pa.Table | FiledRows | RowsInFiles],
+        outputs: Mapping[str, Rows],
         passage: Callable[[RunningQuery], Passage | None],
-    ) -> None:
-        """Put the rows of a batch into the queues of their queries.
+    ) -> dict[str, InputError]:
+        """Put the rows of a batch into the queues of their queries; returns the queries for which that fails.
 
         Files of rows have to be there until `settle` returns, and as long as `oldest_read` names their batch.
         """
+        failures: dict[str, InputError] = {}
         with self._changed:
             for name, rows in outputs.items():
                 queue = self._queues.get(name)
                 if queue is None:
                     continue
-                # A batch that is computed again has the rows that the spool may have already.
-                queue.waiting[batch] = _Waiting(rows, rows.num_rows, rows.nbytes, passage(queue.entry))
-                self._count(queue)
+                try:
+                    # A batch that is computed again has the rows that the spool may have already.
+                    queue.waiting[batch] = _Waiting(rows, rows.num_rows, rows.nbytes, passage(queue.entry))
+                    self._count(queue)
+                    if queue.pause and max(self._filled(queue), _sizes(queue.waiting.values())[1] / _LARGE) > 0.5:
+                        queue.flushing = True
+                except Exception as error:
+                    failures[name] = failure_of(error)
+                    queue.waiting.pop(batch, None)
+                    queue.entry.missed += rows.num_rows
+                    # By hand, for to count may be what failed: nobody waits for a queue without rows.
+                    queue.entry.undelivered = _sizes(queue.waiting.values())[0]
+                    if not queue.waiting:
+                        self._open.discard(queue)
                 self._schedule(queue.lane)
+        return failures
 
-    def settle(self) -> None:
-        """Return when no row is in memory alone: sinks have a moment to take them, the rest is spooled or missed."""
+    def settle(self) -> dict[str, InputError]:
+        """Return when no row is in memory alone: sinks have a moment to take them, the rest is spooled or missed.
+
+        Returns the queries whose rows can't be spooled though the disk takes them: they are missed.
+        """
         until = time.monotonic() + self._settings.sink_patience
+        failures: dict[str, InputError] = {}
         with self._changed:
-            while any(self._waited_for(queue) for queue in self._open):
+            while self._awaited(failures):
                 left = until - time.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(min(left, HANGS / 4))
                 self._replace_hanging()
-            unsafe = []
+            unsafe, hangs = [], False
             for queue in self._open:
-                queue.behind = queue.behind or not queue.failures
                 unsafe += [(queue, batch) for batch, one in queue.waiting.items() if not one.spooled]
+                try:
+                    queue.behind = queue.behind or not (queue.failures or queue.gathers)
+                    hangs |= queue.entry.hangs
+                except Exception as error:
+                    failures[queue.entry.query.name] = failure_of(error)
+        if hangs:
+            self._stir()
         for queue, batch in unsafe:
-            self._spool(queue, batch)
+            try:
+                self._spool(queue, batch)
+            except (StreamJoinError, OSError):
+                raise
+            except Exception as error:
+                failures[queue.entry.query.name] = failure_of(error)
+                with contextlib.suppress(Exception):
+                    self._miss(queue, batch, f"they can't be spooled: {reason_of(error)}")
+        return failures
+
+    def _awaited(self, failures: dict[str, InputError]) -> bool:
+        """Whether a sink is waited for; `failures` gets the queries of which that can't be told."""
+        awaited = False
+        for queue in self._open:
+            try:
+                awaited |= self._waited_for(queue)
+            except Exception as error:
+                failures[queue.entry.query.name] = failure_of(error)
+        return awaited
 
     def _waited_for(self, queue: SinkQueue) -> bool:
-        if queue.failures:
+        if queue.failures or queue.gathers:
             return False
         # One that is slower than its rows slows batches down before it loses any; one that takes nothing does not.
         slow = queue.behind and self._filled(queue) > 0.5 and time.monotonic() - queue.taken_at < _GIVEN_UP
@@ -216,12 +295,7 @@ class Deliveries:
             if one is None or one.rows is None:
                 return
             if self._filled(queue) > 1 and batch != queue.head():
-                del queue.waiting[batch]
-                queue.entry.missed += one.count
-                self._count(queue)
-                _log.error(
-                    "the spool of query %r is full: %d rows of batch %d are missed", queue.name, one.count, batch
-                )
+                self._miss(queue, batch, "the spool is full")
                 return
             rows = one.rows
         self._journal.write_undelivered(queue.name, batch, self._loaded(rows))
@@ -232,17 +306,36 @@ class Deliveries:
         # It was taken, or its query dropped, while it was written.
         self._journal.forget_undelivered(queue.name, batch)
 
-    def _loaded(self, rows: pa.Table | FiledRows | RowsInFiles) -> pa.Table:
+    def _miss(self, queue: SinkQueue, batch: int, why: str) -> None:
+        with self._changed:
+            one = queue.waiting.pop(batch, None)
+            if one is None:
+                return
+            queue.entry.missed += one.count
+            self._count(queue)
+        _log.error("query %r: %d rows of batch %d are missed: %s", queue.name, one.count, batch, why)
+
+    def _loaded(self, rows: Rows) -> pa.Table:
         """Rows in this process."""
         if isinstance(rows, pa.Table):
             return rows
         self.rows_loaded += rows.num_rows
         return rows.table()
 
-    def drain(self) -> None:
-        """Return when every sink has taken its rows, but those that fail or hang."""
+    def drain(self, names: Set[str] | None = None) -> None:
+        """Return when the sinks of these queries, or all, have taken their rows, but those that fail or hang."""
         with self._changed:
-            self._wait_while(lambda: any(not q.failures and not self._hangs(q, _GIVEN_UP) for q in self._open))
+            self._drain(names, _GIVEN_UP)
+
+    def _drain(self, names: Set[str] | None, hangs: float, seconds: float | None = None) -> None:
+        def waited_for() -> list[SinkQueue]:
+            return [queue for queue in self._open if names is None or queue.name in names]
+
+        for queue in waited_for():
+            if queue.pause:
+                queue.flushing = True
+                self._schedule(queue.lane)
+        self._wait_while(lambda: any(not q.failures and not self._hangs(q, hangs) for q in waited_for()), seconds)
 
     def _wait_while(self, condition: Callable[[], bool], seconds: float | None = None) -> None:
         until = None if seconds is None else time.monotonic() + seconds
@@ -253,9 +346,7 @@ class Deliveries:
     def close(self) -> None:
         """Stop: sinks that work have a moment for what waits, and all writers are closed."""
         with self._changed:
-            self._wait_while(
-                lambda: any(not q.failures and not self._hangs(q, 4 * HANGS) for q in self._open), _GOODBYE
-            )
+            self._drain(None, 4 * HANGS, _GOODBYE)
             self._stopping = True
             queues = list(self._queues.values())
             for queue in queues:
@@ -316,6 +407,11 @@ class Deliveries:
                 self._running.add(lane)
             try:
                 self._serve(lane)
+            except BaseException as error:
+                # It ends no thread: the queues of the lane are tried again, as after any failure of their sinks.
+                _log.error("a sink can't be served", exc_info=error)
+                with self._changed:
+                    _note_failure(lane.queues, error)
             finally:
                 with self._changed:
                     self._running.discard(lane)
@@ -344,8 +440,11 @@ class Deliveries:
 
     def _plan(self, lane: _Lane) -> None:
         """Let a lane be served again when it has to."""
-        times = [0.0 if queue.closing else queue.retry_at for queue in lane.queues if queue.closing or queue.waiting]
-        if not times or (self._stopping and not any(queue.closing for queue in lane.queues)):
+        closing = any(queue.closing for queue in lane.queues)
+        times = list(_due_times([queue for queue in lane.queues if queue.waiting]).values())
+        if closing:
+            times.append(0.0)
+        if not times or (self._stopping and not closing):
             return
         if min(times) <= time.monotonic():
             self._schedule(lane)
@@ -360,16 +459,22 @@ class Deliveries:
             lane.queues = [queue for queue in lane.queues if not queue.closing]
             if not lane.queues:
                 self._lanes = {key: other for key, other in self._lanes.items() if other is not lane}
+            waiting = [] if self._stopping else [queue for queue in lane.queues if queue.waiting]
             now = time.monotonic()
-            due = [] if self._stopping else [queue for queue in lane.queues if queue.waiting and queue.retry_at <= now]
+            due = [queue for queue, at in _due_times(waiting).items() if at <= now]
+            # Whoever gathers is alone in its lane.
+            gathering = [(queue, _gathered(queue)) for queue in due if queue.pause]
+            due = [queue for queue in due if not queue.pause]
             batch = min((queue.head() for queue in due), default=-1)
             parts = [(queue, queue.waiting[batch].rows) for queue in due if queue.head() == batch]
-            filed = int(any(isinstance(rows, FiledRows) for _, rows in parts))
+            filed = int(any(getattr(rows, "files_go", False) for _, rows in parts))
             self._read[batch] += filed
         try:
             for queue in closing:
-                _close(queue.writer, queue.name)
+                close_writer(queue.writer, queue.name)
                 queue.closed.set()
+            for queue, group in gathering:
+                self._write_alone(queue, group)
             self._write(batch, parts)
         finally:
             with self._changed:
@@ -383,60 +488,106 @@ class Deliveries:
         with self._changed:
             return min(self._read, default=None)
 
-    def _write(self, batch: int, parts: list[tuple[SinkQueue, pa.Table | FiledRows | RowsInFiles | None]]) -> None:
-        loaded: list[tuple[SinkQueue, Any]] = []
-        for queue, rows in parts:
+    def _write(self, batch: int, parts: Sequence[tuple[SinkQueue, Rows | None]]) -> None:
+        """Write a batch to the sinks of a lane, together if there are several."""
+        if len(parts) > 1:
             try:
-                if rows is None:
-                    rows = self._journal.read_undelivered(queue.name, batch)
-                elif not getattr(getattr(queue.writer, "opened", queue.writer), "takes_files", False):
-                    rows = self._loaded(rows)
-                loaded.append((queue, rows))
-            except Exception as error:
-                self._failed(queue, error)
-        if len(loaded) > 1:
-            try:
-                writers: list[tuple[Any, Any]] = [
-                    (getattr(queue.writer, "opened", queue.writer), rows) for queue, rows in loaded
-                ]
-                writers[0][0].write_all(batch, writers)
+                for queue, _ in parts:
+                    queue.entry.writing_since = time.monotonic()
+                together = [(queue.opened, self._read_rows(queue, batch, rows)) for queue, rows in parts]
+                together[0][0].write_all(batch, together)
             except Exception:
                 # One of them is the reason: each is tried on its own, and may send its rows twice.
-                _log.info("queries %s can't be written together", [queue.name for queue, _ in loaded], exc_info=True)
+                _log.info("queries %s can't be written together", [queue.name for queue, _ in parts], exc_info=True)
             else:
-                for queue, _ in loaded:
+                for queue, _ in parts:
                     self._taken(queue, batch)
                 return
-        for queue, rows in loaded:
-            try:
-                queue.writer.write(batch, rows)
-            except BaseException as error:
-                # Also what a function raises to end a program: it ends no thread of ours.
-                self._failed(queue, error)
-            else:
-                self._taken(queue, batch)
+        for queue, rows in parts:
+            self._write_alone(queue, [(batch, rows)])
 
-    def _taken(self, queue: SinkQueue, batch: int) -> None:
+    def _write_alone(self, queue: SinkQueue, group: Sequence[tuple[int, Rows | None]]) -> None:
+        """Write a batch to a sink, or several to one that gathers."""
+        try:
+            queue.entry.writing_since = time.monotonic()
+            batches = [(batch, self._read_rows(queue, batch, rows)) for batch, rows in group]
+            if queue.pause:
+                queue.opened.write_batches(batches)
+            else:
+                queue.writer.write(*batches[0])
+        except BaseException as error:
+            # Also what a function raises to end a program: it ends no thread of ours.
+            self._failed(queue, error)
+            return
+        for batch, _ in group:
+            self._taken(queue, batch, waited=len(group) > 1)
+
+    def _read_rows(self, queue: SinkQueue, batch: int, rows: Rows | None) -> Rows:
+        """Rows as a writer takes them."""
+        if rows is None:
+            return self._journal.read_undelivered(queue.name, batch)
+        return rows if getattr(queue.opened, "takes_files", False) else self._loaded(rows)
+
+    def _taken(self, queue: SinkQueue, batch: int, waited: bool = False) -> None:
+        """Note that the sink has the rows; those that `waited` for others say nothing of how fast it is."""
         with self._changed:
             one = queue.waiting.pop(batch, None)
+            recovers = queue.failures > 0 or queue.entry.hangs
             queue.failures, queue.retry_at, queue.taken_at = 0, 0.0, time.monotonic()
-            queue.entry.sink_error = queue.entry.retry_at = None
+            queue.entry.sink_error = queue.entry.retry_at = queue.entry.writing_since = None
             if not queue.waiting:
-                queue.behind = False
+                queue.behind = queue.flushing = False
             self._count(queue)
             if one is not None:
-                queue.entry.delivered(one.count, one.passage)
+                queue.entry.delivered(None if waited else one.passage)
         if one is not None and one.spooled:
             self._journal.forget_undelivered(queue.name, batch)
+        if recovers:
+            self._stir()
 
     def _failed(self, queue: SinkQueue, error: BaseException) -> None:
         with self._changed:
-            pause = pause_after(queue.failures)
-            queue.failures += 1
-            queue.retry_at = time.monotonic() + pause
-            queue.entry.sink_error, queue.entry.retry_at = _reason(error), time.time() + pause
-            waiting = queue.entry.undelivered
-        _log.error("the sink of query %r failed: %s; %d rows wait, next try in %g s", queue.name, error, waiting, pause)
+            pause = _note_failure([queue], error)
+            queue.entry.retry_at, queue.entry.writing_since = time.time() + pause, None
+            waiting, why = queue.entry.undelivered, queue.entry.sink_error
+        _log.error("the sink of query %r failed: %s; %d rows wait, next try in %g s", queue.name, why, waiting, pause)
+        self._stir()
+
+
+def _note_failure(queues: Sequence[SinkQueue], error: BaseException) -> float:
+    """Have queues tried again later; returns the seconds until the last of them is."""
+    now, longest = time.monotonic(), 0.0
+    for queue in queues:
+        pause = pause_after(queue.failures)
+        queue.failures += 1
+        queue.retry_at, longest = now + pause, max(longest, pause)
+        queue.entry.sink_error = reason_of(error)
+    return longest
+
+
+def _due_times(queues: Sequence[SinkQueue]) -> dict[SinkQueue, float]:
+    """When queues are to be served; one of which that can't be told has failed, and is tried again later."""
+    times = {}
+    for queue in queues:
+        try:
+            times[queue] = queue.due_at
+        except Exception as error:
+            _log.error("the sink of query %r can't be served", queue.entry.query.name, exc_info=error)
+            _note_failure([queue], error)
+            times[queue] = queue.retry_at
+    return times
+
+
+def _gathered(queue: SinkQueue) -> list[tuple[int, Rows | None]]:
+    """The batches that become one file: all that wait, as far as that is not too much."""
+    size = 0
+    group: list[tuple[int, Rows | None]] = []
+    for batch, one in sorted(queue.waiting.items()):
+        size += one.nbytes
+        if group and size > _LARGE:
+            break
+        group.append((batch, one.rows))
+    return group
 
 
 def _sizes(waiting: Iterable[_Waiting]) -> tuple[int, int]:
@@ -446,13 +597,9 @@ def _sizes(waiting: Iterable[_Waiting]) -> tuple[int, int]:
     return rows, size
 
 
-def _close(writer: Writer, name: str) -> None:
+def close_writer(writer: Writer, name: str) -> None:
+    """Close the writer of a query's sink, whatever it does."""
     try:
         writer.close()
-    except Exception:
+    except (Exception, SystemExit):
         _log.exception("the sink of query %r can't be closed", name)
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"

@@ -20,23 +20,32 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.budgets import Budget
-from streamjoin.adhoc.core.changes import Create, check_name, names_after, no_such_query
-from streamjoin.adhoc.core.contract import Action
-from streamjoin.adhoc.core.explain import Explanation
-from streamjoin.adhoc.core.settings import Lateness, Settings
-from streamjoin.adhoc.engine.assembly import (
+from streamjoin.model import json_values
+from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+from streamjoin.model.expression.nodes import Column
+from streamjoin.model.window import CountWindow
+from streamjoin.queries.core.budgets import Budget
+from streamjoin.queries.core.changes import Action, Create, check_name, names_after, no_such_query
+from streamjoin.queries.core.explain import Explanation
+from streamjoin.queries.core.intervals import fit_interval
+from streamjoin.queries.core.probe_plan import PathKey, Paths, shared_steps
+from streamjoin.queries.core.sampling import PREVIEWED, sample
+from streamjoin.queries.core.settings import Lateness, Settings
+from streamjoin.queries.core.shared import Snapshot
+from streamjoin.queries.engine.assembly import (
     check_arguments,
-    engine_parts,
     executor_kind,
     known_names,
-    open_executor,
+    open_parts,
+    with_engine_budget,
 )
-from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.executor import StreamInput
-from streamjoin.adhoc.engine.handle import QueryHandle, ResultIterator, in_force, pending_info
-from streamjoin.adhoc.engine.inbox import Inbox
-from streamjoin.adhoc.engine.info import (
+from streamjoin.queries.engine.catalog import Catalog
+from streamjoin.queries.engine.cursors import RowsPage, read_page
+from streamjoin.queries.engine.executor import StreamInput
+from streamjoin.queries.engine.figures import RunningStream, columns_of
+from streamjoin.queries.engine.handle import Notices, QueryHandle, ResultIterator, in_force, pending_info
+from streamjoin.queries.engine.inbox import Inbox, Pace
+from streamjoin.queries.engine.info import (
     BatchEvent,
     ChangeRecord,
     EngineMetrics,
@@ -45,30 +54,32 @@ from streamjoin.adhoc.engine.info import (
     RunningBatch,
     StreamInfo,
 )
-from streamjoin.adhoc.engine.journal import Position
-from streamjoin.adhoc.engine.notices import Notices
-from streamjoin.adhoc.engine.preview import preview
-from streamjoin.adhoc.engine.recovery import recover
-from streamjoin.adhoc.engine.scans import pairs_scanned, refuse_scan, scan_warning
-from streamjoin.adhoc.engine.stored import EngineChange
-from streamjoin.adhoc.engine.stream_readers import StreamReaders
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.language.sql import parse
-from streamjoin.adhoc.sinks.base import MemorySink, Newest, Sink
-from streamjoin.adhoc.sinks.specs import NamedSinks
-from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+from streamjoin.queries.engine.journal import Position
+from streamjoin.queries.engine.loop import BatchLoop
+from streamjoin.queries.engine.stored import EngineChange
+from streamjoin.queries.engine.stream_readers import StreamReaders
+from streamjoin.queries.language.plan import JoinStep, Query, Stream, query_name
+from streamjoin.queries.language.sql import parse
+from streamjoin.queries.optimizer.optimizer import Optimizer
+from streamjoin.queries.optimizer.plans import Facts
+from streamjoin.queries.optimizer.rules import cost_apart, plan_cost
+from streamjoin.queries.sinks.base import MemorySink, Newest, Sink
+from streamjoin.queries.sinks.specs import NamedSinks
 from streamjoin.storage.settings import StorageSettings, use
+from streamjoin.windows import interrupts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from streamjoin.adhoc.sources.base import TupleSource
+    from streamjoin.queries.sources.base import TupleSource
 
 
+_START_PATIENCE: Final = 3.0
+"""Seconds that a start waits for what a crash left unfinished."""
 INTERRUPT_AFTER: Final = 5.0
 """Seconds that a drop or a pause waits for a batch before it interrupts it."""
 DEFAULT_BUDGET: Final = Budget(rows=20_000_000, bytes=4 << 30)
-"""What a query may take of one batch if nobody says otherwise."""
+"""What a query may take of one batch by default."""
 
 
 class Engine:
@@ -113,31 +124,32 @@ class Engine:
             use(storage)
         self._most_queries = most_queries
         self.budget = budget
-        self.settings = settings or Settings()
+        self.settings = with_engine_budget(settings or Settings())
         self.checkpoint = None if checkpoint is None else str(checkpoint)
         check_arguments(spark, self.checkpoint, self.settings, partitions, executor)
-        self._inbox = Inbox()
+        self._inbox = Inbox(Pace(self.settings.batch_rows, self.settings.batch_bytes))
         self._notices = Notices()
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._error: StreamJoinError | None = None
         kind = executor_kind(spark, self.checkpoint, self.settings, executor)
-        self._journal, core, loop = engine_parts(kind, self.checkpoint, self.settings)
-        self._journal.aside_bytes = self.settings.aside_bytes
+        parts = open_parts(kind, spark, self.checkpoint, self.settings, trigger, partitions)
+        self._journal = parts.journal
         try:
-            recovery = recover(self._journal, self.settings)
-            self._executor = open_executor(spark, self._journal, trigger, partitions, core)
-            self._catalog = Catalog(core, self._journal, self.settings, spark, sinks)
-            self._loop = loop(self._catalog, self._journal, self._inbox, self._notices.publish, self._executor.rows)
-            self._loop.restore(recovery, known_names(quarantine, recovery))
+            self._catalog = Catalog(parts.core, self._journal, self.settings, spark, sinks, self._notices.stir)
+            reading, rows_out = parts.connect(self._catalog, self._inbox)
+            self._loop = BatchLoop(self._catalog, self._journal, self._inbox, self._notices.publish, rows_out)
+            self._loop.restore(parts.recovery, known_names(quarantine, parts.recovery))
         except BaseException:
             self._journal.close()
             raise
         self._readers = StreamReaders(
-            self.settings, self._journal, self._catalog, self._loop, self._inbox, self._executor, self._fail
+            self.settings, self._journal, self._catalog, self._loop, self._inbox, reading, self._fail
         )
         self._names = itertools.count(1)
         self._thread: threading.Thread | None = None
+        self._starting: threading.Thread | None = None
+        """What reads the streams later, if the start takes long."""
         self._started_at: float | None = None
 
     # Streams ------------------------------------------------------------------------------------------------------
@@ -237,6 +249,9 @@ class Engine:
     def start(self) -> Engine:
         """Begin to read the streams.
 
+        What a crash left unfinished is computed first. If that takes longer than some seconds, this returns, and the
+        streams are read once it is done.
+
         Raises:
             StateError: it was started before.
             SetupError: Spark can't read a stream.
@@ -250,13 +265,28 @@ class Engine:
             self._thread = threading.Thread(target=self._run, daemon=True, name="adhoc batches")
             self._thread.start()
         # The streams are known to the core before their first tuples come.
-        self._inbox.ask(lambda: None).result()
+        known = self._inbox.ask(lambda: None)
+        if not wait_for([known], _START_PATIENCE).done:
+            self._starting = threading.Thread(target=self._begin_later, args=(known,), daemon=True, name="adhoc start")
+            self._starting.start()
+            return self
         try:
+            known.result()
             self._readers.begin()
         except StreamJoinError:
             self.stop()
             raise
         return self
+
+    def _begin_later(self, known: Future[None]) -> None:
+        """Read the streams once they are known; who started the engine has gone on."""
+        try:
+            known.result()
+            self._readers.begin()
+        except StreamJoinError as error:
+            if not self._inbox.closed:
+                self._fail(error)
+                self._inbox.close(error)
 
     def _run(self) -> None:
         try:
@@ -274,11 +304,15 @@ class Engine:
         self._ended.set()
 
     def stop(self) -> None:
-        """End: the batch that runs is let to its end. Nothing is lost: a new engine on the checkpoint goes on."""
+        """End: the running batch finishes. Nothing is lost: a new engine on the checkpoint goes on."""
         self._readers.stop()
         self._inbox.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        if self._starting is not None:
+            self._starting.join()
+            # Some may have begun meanwhile.
+            self._readers.stop()
         self._catalog.close()
         self._journal.close()
         self._notices.close()
@@ -308,7 +342,7 @@ class Engine:
         Raises:
             StreamJoinError: the engine failed.
         """
-        ended = self._ended.wait(timeout)
+        ended = interrupts.wait_for(self._ended, timeout)
         if self.error is not None:
             raise self.error
         return ended
@@ -319,6 +353,9 @@ class Engine:
         Raises:
             StateError: a stream fails.
         """
+        while self.running and not self._readers.begun.wait(0.1):
+            # The start is still busy with what a crash left.
+            pass
         self._readers.process_all_available()
         self._between_batches(self._loop.flush)
         self._catalog.deliveries.drain()
@@ -335,6 +372,8 @@ class Engine:
         *,
         budget: Budget | None = None,
         allow_scan: bool = False,
+        owner: str | None = None,
+        quota: int | None = None,
     ) -> QueryHandle:
         """Begin a query. It sees the tuples of all batches from the next boundary on.
 
@@ -348,11 +387,14 @@ class Engine:
             budget: what it may take of one batch; the engine's if not given.
             allow_scan: create it also if a join without key or band has to compare more pairs per second than
                 `Settings(scan_pairs=...)`.
+            owner: who asks for it; it is stored with the query, and its record has it.
+            quota: how many queries its owner may have; any number if not given.
 
         Raises:
             QueryError: the text does not parse or does not fit the streams; it says where.
             SpecError: the name is taken, there are too many queries, or this one would compare too many pairs.
             StateError: it is not in force in time (it will be, unless dropped), or the engine has stopped.
+            BackPressureError: 1,000 changes wait for the engine already; nothing was created.
         """
         with self._lock:
             taken = self._names_to_come()
@@ -367,14 +409,17 @@ class Engine:
             sink = sink(chosen)
         # On this thread and without the lock: a sink that takes long to open holds up its creator alone.
         writer = self._catalog.open_sink(query, sink)
-        request = EngineChange("create", chosen, query, sink, writer, budget=self.budget if budget is None else budget)
+        budget = self.budget if budget is None else budget
+        request = EngineChange("create", chosen, query, sink, writer, budget=budget, owner=owner)
         try:
             with self._lock:
                 names = self._names_to_come()
                 check_name(Create(chosen, sql), names)
                 if self._most_queries is not None and len(names) >= self._most_queries:
                     raise SpecError(f"there are {len(names)} queries, which is the limit; drop one first")
-                self._inbox.submit(request)
+                if quota is not None:
+                    self._check_quota(owner, quota)
+                self._inbox.submit(request, bounded=self.running)
         except StreamJoinError:
             if request.writer is not None:
                 request.writer.close()
@@ -383,6 +428,11 @@ class Engine:
         if wait and self._elsewhere:
             handle.wait(timeout)
         return handle
+
+    def _check_quota(self, owner: str | None, quota: int) -> None:
+        owned = sum(info.owner == owner for info in self.queries())
+        if owned >= quota:
+            raise SpecError(f"{owner} has {owned} queries, which is its quota; drop one first")
 
     def _names_to_come(self) -> set[str]:
         """Of the queries there are once the waiting changes are in force."""
@@ -421,7 +471,7 @@ class Engine:
 
     def queries(self) -> list[QueryInfo]:
         """All queries that are there or about to be."""
-        infos = [entry.info() for entry in tuple(self._catalog.entries.values())]
+        infos = [entry.info(self._catalog.streams) for entry in tuple(self._catalog.entries.values())]
         known = {info.name for info in infos}
         return infos + [pending_info(r) for name, r in self._pending().items() if name not in known]
 
@@ -433,13 +483,18 @@ class Engine:
         """
         entry = self._catalog.entries.get(name)
         if entry is not None:
-            return entry.info()
+            return entry.info(self._catalog.streams)
         pending = self._pending().get(name)
         if pending is not None:
             return pending_info(pending)
         if name in self._catalog.dropped:
-            return self._catalog.dropped[name].info()
+            return self._catalog.dropped[name].info(self._catalog.streams)
         raise no_such_query(name, self._catalog.entries)
+
+    def degraded(self) -> dict[str, str]:
+        """Why queries are degraded, by name."""
+        entries = tuple(self._catalog.entries.values())
+        return {entry.name: why for entry in entries if (why := entry.trouble(self._catalog.streams)) is not None}
 
     def rows(self, name: str, limit: int = 100) -> pa.Table:
         """The newest rows of a query, oldest first.
@@ -460,6 +515,25 @@ class Engine:
             return entry.newest.after(after or 0, limit)
         if name in self._pending():
             return Newest(0, self._pending()[name].query.schema.empty_table())  # type: ignore[union-attr]
+        raise no_such_query(name, self._catalog.entries)
+
+    def page(self, name: str, after: str | int | None = 0, limit: int = 1000) -> RowsPage:
+        """The rows of a query that come after a cursor, which is `next` of the page before, or after a row number.
+
+        With None they are the newest. A page has fewer rows than `limit` where they are large. `missed` counts rows
+        that are no longer kept (`Settings(rows_bytes)`). A query that was dropped can still be read to its end.
+
+        Raises:
+            SpecError: there is no such query, or it is no cursor of it.
+            CursorGoneError: it is one of a query of this name that was dropped.
+        """
+        found = self._catalog.entries.get(name), self._catalog.dropped.get(name)
+        entries = [entry for entry in found if entry is not None]
+        if entries:
+            return read_page(name, entries, after, limit)
+        if name in self._pending():
+            schema = self._pending()[name].query.schema  # type: ignore[union-attr]
+            return RowsPage(schema.empty_table(), "0", 0, 0, 0, 0, None, "pending")
         raise no_such_query(name, self._catalog.entries)
 
     def iterate(self, name: str, timeout: float | None = None) -> ResultIterator:
@@ -526,7 +600,7 @@ class Engine:
         estimate: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()), timeout)
         streams, limit = self._catalog.streams, self.settings.scan_pairs
         return replace(
-            estimate,
+            _with_rows(estimate, query, streams),
             warning=scan_warning(query, streams, limit),
             needs_allow_scan=pairs_scanned(query, streams) > limit,
         )
@@ -557,6 +631,132 @@ class Engine:
         """Call back after each batch, on a thread of its own; returns what ends that."""
         return self._notices.add(callback)
 
+    def on_state(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call back when a query may have become `degraded`, or is not any more, likewise; `queries()` has the states.
+
+        What changes together with a batch is told by `on_batch`.
+        """
+        return self._notices.add_state(callback)
+
 
 def _is_done(change: Future[None], seconds: float) -> bool:
     return bool(wait_for([change], seconds).done)
+
+
+def is_scan(query: Query, step: JoinStep) -> bool:
+    """Whether no index serves a step: it has no key, no band and no interval."""
+
+    def type_of(column: Column) -> pa.DataType:
+        return query.schemas[column.qualifier].field(column.name).type
+
+    return not step.terms and fit_interval(step.others, step.right, type_of) is None
+
+
+def expected_pairs(query: Query, step: JoinStep, streams: Mapping[str, RunningStream]) -> float:
+    """The pairs per second that a step of a query compares; before the engine runs nothing is known of its streams."""
+    if any(query.source(alias).stream.name not in streams for alias in (step.right, *step.related)):
+        return 0.0
+    right = streams[query.source(step.right).stream.name]
+    return max(
+        _within(right, left, step) + _within(left, right, step)
+        for left in (streams[query.source(alias).stream.name] for alias in step.related)
+    )
+
+
+def _within(new: RunningStream, stored: RunningStream, step: JoinStep) -> float:
+    window = step.window
+    held = float(window.n) if isinstance(window, CountWindow) else stored.density * window.length
+    # Tuples of one moment say nothing of how many come in a window: not more than there were so far.
+    held = min(held, float(stored.rows))
+    return new.rate.value * held
+
+
+def scan_warning(query: Query, streams: Mapping[str, RunningStream], limit: int) -> str | None:
+    """What to say about the joins of a query that no index serves; None if there are none."""
+    scans = {step.right: expected_pairs(query, step, streams) for step in query.steps if is_scan(query, step)}
+    if not scans:
+        return None
+    alias, pairs = max(scans.items(), key=lambda item: item[1])
+    allowed = f"; above {limit:,} it needs allow_scan" if pairs > limit else ""
+    return (
+        f"the join with {alias!r} has no key and no band, so every pair within the window is compared: about "
+        f"{pairs:,.0f} pairs per second at the current rates{allowed}"
+    )
+
+
+def pairs_scanned(query: Query, streams: Mapping[str, RunningStream]) -> float:
+    """The most pairs per second that a join of a query without an index is expected to compare."""
+    return max((expected_pairs(query, step, streams) for step in query.steps if is_scan(query, step)), default=0.0)
+
+
+def refuse_scan(query: Query, streams: Mapping[str, RunningStream], limit: int) -> None:
+    """Refuse a query that is expected to compare too many pairs.
+
+    Raises:
+        SpecError: it is.
+    """
+    if pairs_scanned(query, streams) > limit:
+        raise SpecError(
+            f"{scan_warning(query, streams, limit)}. Add an equality or a band, shorten the window, or create it with "
+            "allow_scan=True"
+        )
+
+
+_NAME = "\x01this query"
+_SHOWN = 5
+"""Rows of a preview."""
+"""No query has this name."""
+
+
+def preview(query: Query, snapshot: Snapshot) -> Preview:
+    """The preview of a query against the queries there are; nothing changes.
+
+    A join counts once for each stream whose new tuples drive it.
+    """
+    query = replace(query, name=_NAME)
+    known = snapshot.registry.paths
+    paths = {**known, **{part.name: Paths(part) for part in query.parts}}
+    measured = snapshot.optimizer.measured(snapshot.registry, snapshot.buckets)
+    optimizer = measured.after_changes(paths, snapshot.batch + 1)
+    active = [entry.paths for entry in snapshot.registry.running.values() if not entry.paused]
+    steps = shared_steps([*active, *(paths[part.name] for part in query.parts)], optimizer.plan.choices)
+    takers = {key: {query_name(part) for part in parts} for key, parts in steps.items()}
+    own = [key for key, queries in takers.items() if _NAME in queries]
+    others = [takers[key] - {_NAME} for key in own]
+    shared, apart = _costs(optimizer, paths)
+    shared_before, apart_before = _costs(measured, known)
+    return Preview(
+        columns_of(query.schema),
+        tuple(dict.fromkeys(source.stream.name for source in query.sources)),
+        tuple(sorted(set().union(*others))),
+        sum(not sharers for sharers in others),
+        sum(bool(sharers) for sharers in others),
+        shared - shared_before,
+        apart - apart_before,
+        "\n".join(_line(key, found) for key, found in zip(own, others, strict=True)),
+    )
+
+
+def _with_rows(estimate: Preview, query: Query, streams: Mapping[str, RunningStream]) -> Preview:
+    """With what the newest tuples give, on the caller's thread: the engine's has other work."""
+    newest = {name: streams[name].newest_tuples.newest(PREVIEWED) for name in estimate.streams if name in streams}
+    tuples = {name: table.num_rows for name, table in newest.items()}
+    if set(newest) != set(estimate.streams) or not all(tuples.values()):
+        return estimate
+    rows, error = sample(query, newest)
+    if error is not None:
+        return replace(estimate, tuples=tuples)
+    shown = rows.slice(max(0, rows.num_rows - _SHOWN))
+    values = tuple(tuple(row) for row in json_values.rows(shown))
+    return replace(estimate, rows=values, rows_found=rows.num_rows, tuples=tuples)
+
+
+def _costs(optimizer: Optimizer, paths: Mapping[str, Paths]) -> tuple[float, float]:
+    facts = Facts(paths, optimizer.statistics, optimizer.settings)
+    return plan_cost(optimizer.plan, facts), cost_apart(optimizer.plan, facts)
+
+
+def _line(key: PathKey, others: set[str]) -> str:
+    step = "   " * (len(key.steps) - 1) + f"└─ {key.steps[-1]}"
+    sharing = f"shared with {len(others)} queries" if others else "new"
+    return (f"new tuples of {key.driver}\n" if len(key.steps) == 1 else "") + f"{step}: {sharing}"

@@ -1,28 +1,31 @@
 """What an engine needs from its executor: reading the streams, and computing the rows of a batch.
 
-There are two. `executors/embedded.py` reads and joins in this process; `executors/spark.py` reads with Spark queries
-and joins in the driver or in tasks. Changes, journal, recovery, sinks and figures are the engine's own, the same for
-both.
+Streams are read by threads of this process (`executors/embedded.py`) or by Spark queries (`executors/spark.py`). Rows
+are computed in this process, by tasks that have a copy of its tuples (`executors/spark_tasks.py`), or in cells that
+hold the tuples (`executors/distributed`). Changes, recovery, sinks and figures are the engine's own, the same for all.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived
-from streamjoin.adhoc.core.contract import Core
-from streamjoin.adhoc.core.explain import TaskFigures
-from streamjoin.adhoc.engine.inbox import Inbox
-from streamjoin.adhoc.engine.journal import Journal, Position
-from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import InputError, StreamJoinError
+from streamjoin.queries.core.arrivals import Arrived
+from streamjoin.queries.core.changes import Change, LiveQuery
+from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, TaskFigures
+from streamjoin.queries.core.kinds import KindState
+from streamjoin.queries.core.shared import Snapshot
+from streamjoin.queries.engine.inbox import Inbox
+from streamjoin.queries.engine.journal import Position
+from streamjoin.queries.language.plan import Stream
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.sources.base import TupleSource
+    from streamjoin.queries.sources.base import TupleSource
 
 FIRST_PAUSE = 1.0
 """Seconds between the first failure of a stream and the next try; they double with each failure."""
@@ -33,7 +36,7 @@ Outputs = tuple[dict[str, pa.Table], dict[str, InputError]]
 
 
 def pause_after(failures: int) -> float:
-    """Seconds to wait after so many failures in a row, the first of which is number 0."""
+    """Seconds to wait after a failure; `failures` in a row came before it."""
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures, 30))
 
 
@@ -50,42 +53,116 @@ class StreamInput:
     malformed: str | None = None
 
 
-class RowsExecutor(Protocol):
-    """Computes the rows of a batch."""
+@dataclass(frozen=True)
+class TaskReport:
+    """How a batch was computed: how many tasks the next one has, what each of this one did, and what that led to.
+
+    It is empty where the engine's process computes rows.
+    """
+
+    partitions: int = 0
+    tasks: tuple[TaskFigures, ...] = ()
+    decided: tuple[str, ...] = ()
+
+
+class QueryCore(Protocol):
+    """Many queries over the same streams, one batch at a time; `Shared` says what each method does."""
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Make changes, in force from the next batch on."""
+
+    def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
+        """Register one more stream; `lateness` is in ticks."""
+
+    def change_stream(self, stream: Stream, lateness: int) -> dict[str, InputError]:
+        """Give a stream another lateness, in ticks, or further columns; returns the queries that can't be run then."""
 
     @property
-    def partitions(self) -> int:
-        """How many tasks the next batch has; 0 where the engine's process computes it."""
+    def queries(self) -> Mapping[str, LiveQuery]:
+        """The queries, by name."""
+
+    def arrive(self, batch_id: int, tables: Mapping[str, Any]) -> Arrived:
+        """What feeds handed in, by stream, as buckets; nothing changes until `finish`."""
+
+    def time_to_idle(self) -> int | None:
+        """In how many nanoseconds silence may decide what waits, 0 if it does already; None if only tuples can."""
+
+    def position(self) -> StepPosition | None:
+        """Where a batch is now; from any thread. None where no join runs, or other processes compute."""
+
+    def largest(self) -> dict[str, InputError]:
+        """The queries whose results take most of the batch, and what to say of them where memory has run out."""
+
+    def heaviest(self, excess: int) -> dict[str, InputError]:
+        """The queries that hold most tuples, so that without them `excess` bytes less are held."""
+
+    @property
+    def held_share(self) -> float:
+        """What the last batch took of the engine's budget, 0 to 1."""
+
+    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> dict[str, InputError]:
+        """Make a batch part of the state; queries that failed are paused. Returns those that failed, here too."""
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last batch."""
+
+    def restore(self, snapshot: Snapshot) -> dict[str, InputError]:
+        """Go over to a state; returns the queries that can't be run, which are paused in it."""
+
+    def explain(self) -> Explanation:
+        """The plan in force."""
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """The bytes held, by what holds them."""
+
+    def costs(self) -> Mapping[str, QueryCost]:
+        """What each query cost in the last batch, and holds after it; nothing where that is not known."""
+
+
+class TupleCore(QueryCore, Protocol):
+    """A core that holds the tuples, and so computes the rows."""
+
+    def results(self, arrived: Arrived) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that each query gains, and the queries whose rows can't be computed."""
+
+    def interrupt(self) -> None:
+        """Have the results that are computed, or the next, stop with `InterruptedBatchError`; from any thread."""
+
+    def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
+        """Take over what waits after a batch that was computed elsewhere."""
+
+    @property
+    def waiting(self) -> Mapping[str, KindState]:
+        """What waits after the batch whose rows were computed last."""
+
+
+class RowsExecutor(Protocol):
+    """Computes the rows of a batch from the tuples that this process holds."""
 
     @property
     def stores_first(self) -> bool:
         """Whether tuples must be in the journal before rows are computed."""
 
-    @property
-    def tasks(self) -> tuple[TaskFigures, ...]:
-        """What each task of the last batch did."""
-
-    def results(self, core: Core, arrived: Arrived) -> Outputs:
+    def results(self, core: TupleCore, arrived: Arrived) -> Outputs:
         """The rows of a batch and what failed."""
 
-    def decided(self) -> tuple[str, ...]:
-        """What the last batch led to, as texts."""
+    def report(self) -> TaskReport:
+        """How the last batch was computed; what was decided is told once."""
 
 
 class InProcess:
     """The engine's process computes all rows."""
 
-    partitions = 0
     stores_first = False
-    tasks: tuple[TaskFigures, ...] = ()
 
-    def results(self, core: Core, arrived: Arrived) -> Outputs:
+    def results(self, core: TupleCore, arrived: Arrived) -> Outputs:
         """The rows of a batch and what failed."""
         return core.results(arrived)
 
-    def decided(self) -> tuple[str, ...]:
-        """Nothing is ever decided."""
-        return ()
+    def report(self) -> TaskReport:
+        """No task did anything."""
+        return TaskReport()
 
 
 class StreamFeed(Protocol):
@@ -110,14 +187,14 @@ class StreamFeed(Protocol):
         """Begin as after a failure."""
 
     def stop(self) -> None:
-        """Stop; a portion that is being handed in is still taken."""
+        """Stop; what is being handed in is still taken."""
 
     def process_all_available(self) -> None:
         """Return when all that is in the source now is in the engine."""
 
 
 class PushedFeed:
-    """A stream whose tuples are pushed, one portion at a time."""
+    """A stream whose tuples are pushed, one batch at a time."""
 
     failed = False
 
@@ -125,7 +202,7 @@ class PushedFeed:
         self.stream = stream
         self.position: Position | None = None
         self.lock = threading.Lock()
-        """Held while a portion is on its way."""
+        """Held while tuples are on their way."""
 
     def start(self) -> None:
         """Nothing to begin."""
@@ -153,20 +230,15 @@ class FeedKeeper(Protocol):
     def stream_recovered(self, feed: StreamFeed) -> None:
         """It reads again."""
 
+    def stream_progress(self, feed: StreamFeed, done: float, left: float) -> None:
+        """How much of its source was handed in, and how much is left, in the unit of the source."""
+
 
 class Executor(Protocol):
-    """Reads streams and computes rows."""
+    """Reads streams."""
 
-    kind: str
-    """What the checkpoint says of who reads its streams: "embedded" or "spark"."""
-
-    @property
-    def rows(self) -> RowsExecutor:
-        """Computes rows."""
-
-    @property
-    def session(self) -> Any:
-        """The Spark session for sinks that need one, or None."""
+    adds_columns: bool
+    """Whether a stream of the checkpoint may have got further columns."""
 
     def describe(self, name: str, given: StreamInput, time: str) -> Stream:
         """The stream that an input gives.
@@ -184,7 +256,7 @@ class Executor(Protocol):
     def feed(self, stream: Stream, given: StreamInput, inbox: Inbox, keeper: FeedKeeper) -> StreamFeed:
         """What reads the stream."""
 
-    def check_position(self, journal: Journal, stream: str, position: Position | None) -> None:
+    def check_position(self, stream: str, position: Position | None) -> None:
         """Refuse a checkpoint whose parts disagree about how far a stream was read.
 
         Raises:

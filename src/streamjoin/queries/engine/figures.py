@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Aside
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.contract import Action
-from streamjoin.adhoc.engine.info import LATENCY_STAGES, Columns, QueryInfo, QueryState, StreamInfo
-from streamjoin.adhoc.language.plan import Query, Stream
-from streamjoin.adhoc.sinks.base import MemorySink, NewestRows, Sink
+from streamjoin.queries.core.arrivals import Aside
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.changes import Action
+from streamjoin.queries.core.explain import QueryCost
+from streamjoin.queries.core.sampling import PREVIEWED
+from streamjoin.queries.engine.info import LATENCY_STAGES, Columns, QueryInfo, QueryState, StreamInfo
+from streamjoin.queries.language.plan import Query, Stream
+from streamjoin.queries.sinks.base import NewestRows, Sink, SinkCapabilities, capabilities
 from streamjoin.windows.clock import NEVER
 
 if TYPE_CHECKING:
-    from streamjoin.adhoc.engine.inbox import Portion
+    from streamjoin.queries.engine.inbox import SourceBatch
 
 RATE_SECONDS: Final = 10.0
+HUNG: Final = 10.0
+"""Seconds after which a sink that is still busy with the same rows counts as one that hangs."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -46,20 +51,17 @@ class Passage:
     ready_at: float
 
     @classmethod
-    def of(cls, portions: Iterable[Portion], begun_at: float, joined_at: float) -> Passage | None:
-        """That of the portion that has been on its way for the longest time; None without portions."""
-        begins = [
-            (portion.looked_at or portion.read_at or portion.handed_at, portion.read_at or portion.handed_at, portion)
-            for portion in portions
-        ]
+    def of(cls, given: Iterable[SourceBatch], begun_at: float, joined_at: float) -> Passage | None:
+        """That of the tuples that have been on their way for the longest time; None without any."""
+        begins = [(one.looked_at or one.read_at or one.handed_at, one.read_at or one.handed_at, one) for one in given]
         if not begins:
             return None
-        looked_at, read_at, portion = min(begins, key=lambda begin: begin[0])
+        looked_at, read_at, one = min(begins, key=lambda begin: begin[0])
         now = time.monotonic()
         return cls(
             read_at - looked_at,
-            portion.handed_at - read_at,
-            max(0.0, begun_at - portion.handed_at),
+            one.handed_at - read_at,
+            max(0.0, begun_at - one.handed_at),
             joined_at - begun_at,
             now - joined_at,
             now,
@@ -72,26 +74,78 @@ class Passage:
 
 
 class Rate:
-    """An amount per second over the last ten seconds."""
+    """An amount per second over the last ten seconds; `clock` gives seconds.
 
-    def __init__(self) -> None:
+    What comes in batches is measured from the end of one to the end of another, however long ago the last one was; if
+    that is much longer than usual, until now.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._counts: deque[tuple[float, float]] = deque()
-        self._began = time.monotonic()
+        self._began = clock()
 
     def add(self, count: float) -> None:
         """Count rows, or whatever it is, now."""
-        now = time.monotonic()
+        now = self._clock()
         self._counts.append((now, count))
-        while self._counts[0][0] < now - RATE_SECONDS:
+        # One before the ten seconds is where they begin.
+        while len(self._counts) > 1 and self._counts[1][0] < now - RATE_SECONDS:
             self._counts.popleft()
 
     @property
     def value(self) -> float:
         """The rate."""
-        now = time.monotonic()
-        span = min(RATE_SECONDS, now - self._began)
-        rows = sum(count for at, count in tuple(self._counts) if at >= now - RATE_SECONDS)
-        return rows / span if span > 0 else 0.0
+        now = self._clock()
+        counts = tuple(self._counts)
+        if not counts or counts[-1][0] < now - RATE_SECONDS:
+            return 0.0
+        begin = next(place for place, (at, _) in enumerate((*counts[1:], counts[-1])) if at >= now - RATE_SECONDS)
+        counts = counts[begin:]
+        (first, _), (last, _) = counts[0], counts[-1]
+        if first == last:
+            span = min(RATE_SECONDS, now - self._began)
+            return sum(count for _, count in counts) / span if span > 0 else 0.0
+        end = last if now - last <= 2 * (last - first) / (len(counts) - 1) else now
+        return sum(count for _, count in counts[1:]) / (end - first)
+
+
+class CatchUp:
+    """How far a stream is with what it has missed, in whatever its source counts."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._done = 0.0
+        self._left = 0.0
+        self._is_behind = False
+
+    def note(self, done: float, left: float) -> None:
+        """Note how much a batch took, and how much is left now."""
+        # As much again as a batch takes is what a stream that keeps up may have.
+        if left <= done or not left:
+            self._is_behind = False
+            return
+        if not self._is_behind:
+            self._is_behind, self._began, self._done = True, time.monotonic(), 0.0
+        else:
+            self._done += done
+        self._left = left
+
+    def stop(self) -> None:
+        """Nothing is missed any more, or it is unknown."""
+        self._is_behind = False
+
+    @property
+    def share(self) -> float | None:
+        """The share of what was missed that is done; None if nothing is missed."""
+        return self._done / (self._done + self._left) if self._is_behind else None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it takes at the rate so far; None if that is not known."""
+        if not self._is_behind or not self._done:
+            return None
+        return (time.monotonic() - self._began) * self._left / self._done
 
 
 @dataclass
@@ -115,11 +169,18 @@ class RunningStream:
     rate: Rate = field(default_factory=Rate)
     waits: Rate = field(default_factory=Rate)
     """Seconds that its tuples waited for a batch."""
+    newest_tuples: NewestRows = field(init=False)
+    """For previews."""
+    catch_up: CatchUp = field(default_factory=CatchUp)
+
+    def __post_init__(self) -> None:
+        self.newest_tuples = NewestRows(self.stream.schema, PREVIEWED)
 
     def fail(self, error: str, retry_at: float) -> None:
         """It can't be read, and is tried again at a Unix time."""
         self.error, self.retry_at = error, retry_at
         self.failures += 1
+        self.catch_up.stop()
 
     def recover(self) -> None:
         """It is read."""
@@ -134,6 +195,8 @@ class RunningStream:
         self.malformed += aside.malformed
         self.rate.add(rows)
         self.bound = bound
+        if isinstance(bucket, Bucket):
+            self.newest_tuples.write(bucket.batch, bucket.table)
         if bucket is not None and bucket.n:
             self.newest = max(bucket.span[1], self.newest if self.newest is not None else NEVER)
             self.density = bucket.n / max(1, bucket.span[1] - bucket.span[0])
@@ -162,6 +225,8 @@ class RunningStream:
             self.failures,
             self.retry_at,
             min(1.0, self.waits.value + waiting / RATE_SECONDS),
+            self.catch_up.share,
+            self.catch_up.seconds,
         )
 
 
@@ -170,6 +235,9 @@ def _iso(nanoseconds: int) -> str:
         return (_EPOCH + timedelta(microseconds=nanoseconds // 1000)).isoformat()
     except OverflowError:
         return f"{nanoseconds} ns since 1970"
+
+
+_NONE: Final[Mapping[str, RunningStream]] = MappingProxyType({})
 
 
 @dataclass
@@ -190,15 +258,30 @@ class RunningQuery:
     """Rows that wait in the checkpoint until they get a file together."""
     missed: int = 0
     sink_error: str | None = None
+    writing_since: float | None = None
+    """Since when its sink has been busy with the same rows, by the monotonic clock."""
     retry_at: float | None = None
     passage: Passage | None = None
     """Of the rows that the sink took last, if it is known."""
     delivered_at: float = NEVER
     """When that was, by the monotonic clock."""
     rate: Rate = field(default_factory=Rate)
+    owner: str | None = None
+    """Who asked for it."""
+    seconds: float = 0.0
+    """Of threads that joined for it, in this run."""
+    state_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.newest = NewestRows(self.query.schema, 0)
+        self._able = self.sink, capabilities(self.sink)
+
+    @property
+    def able(self) -> SinkCapabilities:
+        """What the engine may do with its sink."""
+        if self._able[0] is not self.sink:
+            self._able = self.sink, capabilities(self.sink)
+        return self._able[1]
 
     @property
     def name(self) -> str:
@@ -221,6 +304,11 @@ class RunningQuery:
         self.state = "running" if action == "resume" else paused
         self.error = reason
 
+    def charge(self, cost: QueryCost) -> None:
+        """Count what it cost in a batch."""
+        self.seconds += cost.seconds
+        self.state_bytes = cost.bytes
+
     @property
     def latency(self) -> dict[str, float]:
         """Of the rows that the sink took last, in milliseconds by stage; empty if it is not known."""
@@ -229,24 +317,44 @@ class RunningQuery:
 
     def take(self, batch: int, rows: pa.Table, passage: Passage | None) -> None:
         """Count the rows of a batch and keep the newest; where the memory is the sink, it has taken them."""
-        self.produced += rows.num_rows
         self.newest.write(batch, rows)
-        if isinstance(self.sink, MemorySink):
-            self.delivered(rows.num_rows, passage)
+        self.produced += rows.num_rows
+        self.rate.add(rows.num_rows)
+        if self.able.kept_by_engine:
+            self.delivered(passage)
 
-    def delivered(self, rows: int, passage: Passage | None) -> None:
-        """Note rows that the sink took; rows of before a restart have no passage."""
-        self.rate.add(rows)
+    def delivered(self, passage: Passage | None) -> None:
+        """Note that the sink took rows; those of before a restart have no passage."""
         if passage is not None:
             self.passage, self.delivered_at = passage, time.monotonic()
 
-    def info(self) -> QueryInfo:
-        """The record."""
+    @property
+    def hangs(self) -> bool:
+        """Whether its sink has been busy with the same rows for too long."""
+        since = self.writing_since
+        return since is not None and time.monotonic() - since > HUNG
+
+    def trouble(self, streams: Mapping[str, RunningStream]) -> str | None:
+        """Why a query that runs is degraded; None if it is not."""
+        if self.state != "running":
+            return None
+        reasons = [why for why in (self.sink_error or self.able.lost,) if why]
+        if not reasons and self.hangs:
+            reasons.append(f"the sink has been busy with the same rows for more than {HUNG:g} s")
+        for name in sorted(self.streams):
+            error = streams[name].error if name in streams else None
+            if error is not None:
+                reasons.append(error if repr(name) in error else f"stream {name!r}: {error}")
+        return "; ".join(reasons) or None
+
+    def info(self, streams: Mapping[str, RunningStream] = _NONE) -> QueryInfo:
+        """The record; `streams` are all of the engine."""
         latency = self.latency
+        trouble = self.trouble(streams)
         return QueryInfo(
             self.name,
             self.query.text,
-            self.state,
+            self.state if trouble is None else "degraded",
             self.created_batch,
             self.created_at,
             self.rows,
@@ -254,11 +362,14 @@ class RunningQuery:
             sum(latency.values()) if latency else None,
             str(self.sink),
             columns_of(self.query.schema),
-            self.error or self.sink_error,
+            trouble or self.error or self.sink_error,
             self.undelivered + self.pooled,
             self.missed,
             self.retry_at,
             latency,
+            self.owner,
+            self.seconds,
+            self.state_bytes,
         )
 
 

@@ -5,16 +5,17 @@ Nothing here knows Spark or holds a live object, so a record stays true of the m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from streamjoin._html import Figures
-from streamjoin.adhoc.core.contract import Action
+from streamjoin.queries.core.changes import Action
 
 LATENCY_STAGES: Final = ("source", "read", "queue", "join", "store", "sink")
 """What tuples pass on their way from a source to the sink of a query."""
-QueryState = Literal["pending", "running", "paused", "failed", "dropped"]
+QueryState = Literal["pending", "running", "degraded", "paused", "failed", "dropped"]
+"""A query that runs is `degraded` while its sink takes no rows or one of its streams can't be read."""
 
 
 class _TwoTexts:
@@ -60,7 +61,8 @@ class QueryInfo(Record):
     sql: str
     """Its text."""
     state: QueryState
-    """`failed` is a pause with a reason, which `error` gives."""
+    """`degraded`: it runs, but its sink or one of its streams fails, which is tried again; `failed` is a pause with a
+    reason. `error` gives the reason of both."""
     created_batch: int
     """The first batch it sees; -1 while it is pending."""
     created_at: float
@@ -76,9 +78,9 @@ class QueryInfo(Record):
     columns: Columns
     """Names and types of its columns."""
     error: str | None = None
-    """Why the query or its sink failed."""
+    """Why the query failed or is degraded."""
     rows_undelivered: int = 0
-    """Rows that wait because the sink is behind or failed."""
+    """Rows that wait because the sink is behind or failed, or to share a file with those of later batches."""
     rows_missed: int = 0
     """Rows that found the spool of the sink full."""
     retry_at: float | None = None
@@ -86,6 +88,12 @@ class QueryInfo(Record):
     latency: Mapping[str, float] = field(default_factory=dict)
     """`latency_ms` by stage, empty before the first rows: the wait in the `source` since it was last looked into (0 for
     pushes and on Spark), the `read`, the `queue` for a batch, the `join`, the journal (`store`), the `sink`."""
+    owner: str | None = None
+    """Who created it: the client of the service."""
+    cpu_seconds: float = 0.0
+    """The time that threads spent joining for it in this run; its share of steps that several queries use."""
+    state_bytes: int = 0
+    """Its share of the bytes that the streams hold which it reads: each is divided by the queries that read it."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +121,49 @@ class StreamInfo(Record):
     untimed: int = 0
     """Rows without a usable time."""
     malformed: int = 0
-    """Records that could not be decoded, which are no rows."""
+    """Records, and whole files, that could not be decoded, which are no rows."""
     failures: int = 0
     """How often it failed in this run."""
     retry_at: float | None = None
     """The Unix time of the next try; None for a stream that is not registered."""
     backpressure: float = 0.0
     """The share of the last ten seconds in which its tuples waited because the engine was busy with a batch: 0 to 1."""
+    caught_up: float | None = None
+    """While it catches up with its source, after a pause or a burst: the share that is done, 0 to 1. Else null."""
+    catch_up_seconds: float | None = None
+    """How long that takes at the rate so far; null if it is not known."""
+
+
+@dataclass(frozen=True)
+class CatchingUp(Record):
+    """Streams that catch up with their sources; `str()` says it in words.
+
+    >>> str(CatchingUp(0.414, 170.0, ("trades",))), str(CatchingUp(0.0, None, ("trades",)))
+    ('catching up: 41 %, 3 min', 'catching up: 0 %')
+    """
+
+    share: float
+    """What is done by the stream that is furthest behind, 0 to 1."""
+    seconds: float | None
+    """How long it takes at the rate so far; null if it is not known."""
+    streams: tuple[str, ...]
+    """The streams."""
+
+    @classmethod
+    def of(cls, streams: Iterable[StreamInfo]) -> CatchingUp | None:
+        """What these streams have to catch up with; None if nothing."""
+        behind = [(one.caught_up, one.catch_up_seconds, one.name) for one in streams if one.caught_up is not None]
+        if not behind:
+            return None
+        seconds = [known for _, known, _ in behind if known is not None]
+        return cls(min(share for share, _, _ in behind), max(seconds, default=None), tuple(name for *_, name in behind))
+
+    def __str__(self) -> str:
+        words = f"catching up: {100 * self.share:.0f} %"
+        if self.seconds is None:
+            return words
+        minutes = self.seconds / 60
+        return f"{words}, {f'{self.seconds:.0f} s' if minutes < 1 else f'{minutes:.0f} min'}"
 
 
 @dataclass(frozen=True)
@@ -188,6 +232,12 @@ class BatchEvent(Record):
     """Seconds by component: "changes", "arrivals", "storing", "joining", "sinks", "finishing"."""
     plan_changes: tuple[PlanChange, ...] = ()
     """The optimizer's decisions that changed the plan."""
+    memory_bytes: int = 0
+    """The memory of the engine's process after it."""
+    memory_budget: int = 0
+    """The memory above which the largest queries are paused."""
+    budget_share: float = 0.0
+    """What the results of all queries took of the engine's budget, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +295,12 @@ class Preview(Record):
     """A join without key or band, and how many pairs it is expected to compare."""
     needs_allow_scan: bool = False
     """Whether `create` refuses it without `allow_scan`."""
+    rows: tuple[tuple[Any, ...], ...] = ()
+    """The newest rows that the newest tuples of its streams give, a few, the newest last; values as in JSON."""
+    rows_found: int | None = None
+    """How many rows those tuples give in all; null where tasks hold the tuples."""
+    tuples: Mapping[str, int] = field(default_factory=dict)
+    """How many of the newest tuples of each stream were joined for that."""
 
 
 @dataclass(frozen=True)

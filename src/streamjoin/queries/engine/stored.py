@@ -1,28 +1,38 @@
-"""The engine's state as its log keeps it: streams, queries, the plan, and the changelog's records, to JSON and back."""
+"""The engine's state as its log keeps it, and what a restart finds there.
+
+Streams, queries, the plan, and the changelog's records go to JSON and back. A restart finds the state at the newest
+batch in the log, and what of that batch is still to be done. The invariant: the rows of a batch are computed from the
+queries that were in force at it, so changes that came after are made only once the batch is done.
+"""
 
 from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Clocks
-from streamjoin.adhoc.core.budgets import Budget
-from streamjoin.adhoc.core.changes import Change, LiveQuery, QueryRegistry
-from streamjoin.adhoc.core.probe_plan import Choice
-from streamjoin.adhoc.engine.figures import RunningQuery
-from streamjoin.adhoc.engine.info import ChangeRecord
-from streamjoin.adhoc.engine.journal import Body
-from streamjoin.adhoc.language.plan import Query, Stream, query_name
-from streamjoin.adhoc.optimizer.optimizer import Optimizer
-from streamjoin.adhoc.optimizer.plans import Decision, Plan
-from streamjoin.adhoc.sinks.base import Sink, Writer
-from streamjoin.adhoc.sinks.specs import LostSink
+from streamjoin.model.errors import CheckpointError, reason_of
+from streamjoin.queries.core.arrivals import Arrived, Aside, Clocks
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.budgets import Budget
+from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
+from streamjoin.queries.core.kinds import KindState, unpacked_states
+from streamjoin.queries.core.probe_plan import Choice
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Snapshot
+from streamjoin.queries.engine.figures import RunningQuery
+from streamjoin.queries.engine.info import ChangeRecord
+from streamjoin.queries.engine.journal import Body, FileJournal, Position
+from streamjoin.queries.language.plan import Query, Stream, query_name
+from streamjoin.queries.optimizer.optimizer import Optimizer
+from streamjoin.queries.optimizer.plans import Decision, Plan
+from streamjoin.queries.sinks.base import Sink, Writer
+from streamjoin.queries.sinks.specs import LostSink
 from streamjoin.windows.clock import Horizon
 
 
@@ -61,6 +71,8 @@ class EngineChange(Change):
     at: float = field(default_factory=time.time)
     record: ChangeRecord = _NOT_MADE
     done: Future[None] = field(default_factory=Future, repr=False)
+    owner: str | None = field(default=None, kw_only=True)
+    """Who asked for a query."""
 
     @property
     def sql(self) -> str | None:
@@ -78,6 +90,8 @@ class EngineChange(Change):
             "sink": self.sink.spec() if self.sink is not None else None,
             "stream": self.stream.packed() if self.stream is not None else None,
             "budget": asdict(self.budget),
+            "owner": self.owner,
+            **({"releases": True} if self.releases else {}),
         }
 
     @classmethod
@@ -87,7 +101,8 @@ class EngineChange(Change):
         stream = StreamDefinition.unpacked(body["stream"]) if body["stream"] is not None else None
         sink = LostSink(record.name, "not opened yet", body["sink"])
         budget = Budget(**body.get("budget", {}))
-        return cls(record.action, record.name, record.sql, sink, None, stream, record.at, record, budget=budget)
+        given = record.action, record.name, record.sql, sink, None, stream, record.at, record
+        return cls(*given, budget=budget, owner=body.get("owner"), releases=body.get("releases", False))
 
 
 @dataclass(frozen=True)
@@ -115,11 +130,14 @@ class StoredState:
             serial = record.serial
             if change.stream is not None:
                 streams[name] = change.stream
+                registry = registry.read_again(name, {key: stored.stream for key, stored in streams.items()})
+                for query, entry in registry.queries.items():
+                    queries[query] = replace(queries[query], query=entry.query)
                 continue
             catalog = {key: stored.stream for key, stored in streams.items()}
             registry = registry.changed([change], catalog, record.batch)
             if record.action == "create":
-                queries[name] = _without_sink(registry.queries[name], record.at, change.sink)
+                queries[name] = _without_sink(registry.queries[name], record.at, change.sink, change.owner)
             elif record.action == "drop":
                 del queries[name]
                 # A query of this name that comes later is another: what was chosen for this one may not fit it.
@@ -145,12 +163,14 @@ class StoredState:
                 "serial": entry.serial,
                 "created": entry.created,
                 "paused": entry.paused,
+                "released": entry.released,
                 "budget": asdict(entry.budget),
                 "sql": entry.query.text,
                 "created_at": self.queries[name].created_at,
                 "sink": self.queries[name].sink.spec(),
                 "state": self.queries[name].state,
                 "error": self.queries[name].error,
+                "owner": self.queries[name].owner,
             }
             for name, entry in self.registry.queries.items()
         ]
@@ -174,9 +194,11 @@ class StoredState:
             registry = replace(registry, next_serial=one["serial"])
             budget = Budget(**one.get("budget", {}))
             registry = registry.changed([Change("create", name, one["sql"], budget=budget)], catalog, one["created"])
-            registry = registry.paused([name] if one["paused"] else [])
+            if one["paused"]:
+                pause = Change("pause", name, releases=one.get("released", False))
+                registry = registry.changed([pause], catalog, one["created"])
             sink = LostSink(name, "not opened yet", one["sink"])
-            queries[name] = _without_sink(registry.queries[name], one["created_at"], sink)
+            queries[name] = _without_sink(registry.queries[name], one["created_at"], sink, one.get("owner"))
             queries[name].state, queries[name].error = one["state"], one["error"]
         registry = replace(registry, next_serial=body["next_serial"])
         orders = {name: tuple(map(tuple, chosen[1])) for name, chosen in body["plan"].items()}
@@ -186,16 +208,153 @@ class StoredState:
         return cls(streams, registry, queries, Plan(choices, frozenset(body["unplanned"])), decisions, serial)
 
 
-def _without_sink(entry: LiveQuery, created_at: float, sink: Sink | None) -> RunningQuery:
+def _without_sink(entry: LiveQuery, created_at: float, sink: Sink | None, owner: str | None) -> RunningQuery:
     """A query of the journal; its sink is not opened yet."""
-    return RunningQuery(entry.query, entry.created, created_at, sink or LostSink(entry.query.name, "not opened yet"))
+    sink = sink or LostSink(entry.query.name, "not opened yet")
+    return RunningQuery(entry.query, entry.created, created_at, sink, owner=owner)
 
 
 def unpacked_clocks(body: Body, streams: Mapping[str, StreamDefinition]) -> Clocks:
     """What `packed_clocks` gave; streams that came later have not begun."""
     begun = Clocks.start({name: stored.lateness for name, stored in streams.items()})
     horizons, counts = dict(begun.horizons), dict(begun.counts)
-    for name, (clock, count) in body["streams"].items():
-        horizons[name] = Horizon.resumed(streams[name].lateness, clock)
+    for name, (clock, count, *before) in body["streams"].items():
+        # Earlier versions wrote no lateness, as it could not change.
+        lateness = streams[name].lateness
+        horizons[name] = Horizon.resumed(before[0] if before else lateness, clock).with_lateness(lateness)
         counts[name] = count
     return Clocks(horizons, counts, body["gate"])
+
+
+@dataclass(frozen=True)
+class RecoveredState:
+    """What the log holds; `later` are the changes to make after `unfinished`, the newest batch if it is not done.
+
+    `aside` says how many rows were set aside in that batch: they are in the log, and not yet in `counts`.
+    """
+
+    state: StoredState
+    snapshot: Snapshot
+    unfinished: Arrived | None
+    later: tuple[EngineChange, ...]
+    changelog: tuple[ChangeRecord, ...]
+    positions: Mapping[str, Position]
+    counts: Body
+    counted: int
+    """The batch after which `counts` were written; -1 if nothing was counted."""
+    aside: Mapping[str, Aside] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Queries that can't go on, and why."""
+    attempt: Body = field(default_factory=dict)
+    """What an earlier restart noted of computing `unfinished` again."""
+
+    @classmethod
+    def nothing(cls, settings: Settings) -> RecoveredState:
+        """What there is without a checkpoint."""
+        state = StoredState.empty()
+        snapshot = Snapshot(-1, state.registry, {}, Clocks.start({}), state.optimizer(Optimizer(settings), -1))
+        return cls(state, snapshot, None, (), (), {}, {}, -1)
+
+
+def recover(
+    journal: FileJournal, settings: Settings, read_bucket: Callable[[str, int], Any] | None = None
+) -> RecoveredState:
+    """Read the log; `read_bucket` gives the bucket of a stream and a batch, where the log has only a list of files.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, foreign or of another format.
+    """
+    newest = max(journal.numbers("batches"), default=-1)
+    journal.remove_unfinished(newest)
+    record = journal.read("batches", newest) if newest >= 0 else None
+    base, base_batch = _base(journal)
+    changes = _changes(journal)
+    numbers = [change.record.serial for change in changes]
+    first, last = (numbers[0], numbers[-1]) if numbers else (1, 0)
+    known = max(base.serial, record["serial"] if record is not None else 0)
+    if numbers != list(range(first, last + 1)) or known > last or first > base.serial + 1:
+        raise CheckpointError(
+            f"records of the changelog are missing in {journal.root / 'changes'}: restore it from a copy"
+        )
+    done = newest < 0 or base_batch >= newest or newest in journal.numbers("done")
+    due = [change for change in changes if change.record.serial > base.serial]
+    now = [change for change in due if done or change.record.batch <= newest]
+    state = base.changed(now)
+    # Batches without tuples are not in the log, but changes may be in force since one.
+    last = max([newest, *(change.record.batch - 1 for change in changes)])
+    optimizer = state.optimizer(Optimizer(settings), newest)
+    kinds, refused = _kinds(journal, state, newest if done else newest - 1)
+    snapshot = Snapshot(last, state.registry, {}, _clocks(record, state), optimizer, kinds)
+    unfinished = None
+    if record is not None:
+        held = _buckets(read_bucket or journal.read_bucket, record, state)
+        snapshot = replace(snapshot, buckets=held)
+        if not done:
+            snapshot, unfinished = _before(snapshot, newest)
+    return RecoveredState(
+        state,
+        snapshot,
+        unfinished,
+        tuple(due[len(now) :]),
+        tuple(change.record for change in changes),
+        {} if record is None else record["consumed"],
+        *_counts(journal),
+        {} if record is None else {name: Aside(*counted) for name, counted in record.get("aside", {}).items()},
+        refused,
+        journal.read("attempts", newest) if newest in journal.numbers("attempts") else {},
+    )
+
+
+def _base(journal: FileJournal) -> tuple[StoredState, int]:
+    numbers = journal.numbers("state")
+    if not numbers:
+        return StoredState.empty(), -1
+    body = journal.read("state", numbers[-1])
+    return StoredState.unpacked(body, numbers[-1]), int(body["batch"])
+
+
+def _changes(journal: FileJournal) -> list[EngineChange]:
+    groups = [journal.read("changes", number) for number in journal.numbers("changes")]
+    return [EngineChange.unpacked(body) for group in groups for body in group["records"]]
+
+
+def _counts(journal: FileJournal) -> tuple[Body, int]:
+    numbers = journal.numbers("done")
+    return (journal.read("done", numbers[-1]), numbers[-1]) if numbers else ({}, -1)
+
+
+def _kinds(journal: FileJournal, state: StoredState, newest: int) -> tuple[dict[str, KindState], dict[str, str]]:
+    """What waited after the batch `newest`, of the queries that were there, and of which it can't be read."""
+    stored = journal.read_kinds(newest)
+    if stored is None:
+        return {}, {}
+    batch, table = stored
+    kinds: dict[str, KindState] = {}
+    refused: dict[str, str] = {}
+    for name, entry in state.registry.queries.items():
+        if entry.created <= batch and not entry.released:
+            try:
+                kinds |= unpacked_states(table, {name: entry.query})
+            except Exception as error:
+                refused[name] = f"what waits of it can't be read back: {reason_of(error)}"
+    return kinds, refused
+
+
+def _clocks(record: Body | None, state: StoredState) -> Clocks:
+    if record is None:
+        return Clocks.start({name: stored.lateness for name, stored in state.streams.items()})
+    return unpacked_clocks(record["clocks"], state.streams)
+
+
+def _buckets(read_bucket: Callable[[str, int], Any], record: Body, state: StoredState) -> dict[str, tuple[Bucket, ...]]:
+    return {
+        name: tuple(read_bucket(name, batch).aligned(state.streams[name].stream.schema) for batch in batches)
+        for name, batches in record["held"].items()
+    }
+
+
+def _before(snapshot: Snapshot, newest: int) -> tuple[Snapshot, Arrived]:
+    """The state before the newest batch, and that batch."""
+    fresh = {s: held[-1] for s, held in snapshot.buckets.items() if held and held[-1].batch == newest}
+    before = {stream: tuple(b for b in held if b.batch < newest) for stream, held in snapshot.buckets.items()}
+    return replace(snapshot, batch=newest - 1, buckets=before), Arrived(fresh, {}, {}, snapshot.clocks, newest)

@@ -1,14 +1,15 @@
 """The streams of an engine: those its log knows, those registered in this run, and what reads them.
 
-The invariant: a stream that the journal holds tuples of is only ever read as it was, and from where the journal ends. A
-stream that fails says so in its figures and in the log of the process, and is tried again; only the end of what the
-executor runs on ends the engine.
+The invariant: a stream that the journal holds tuples of is only ever read from where the journal ends, and as it was
+but for its lateness and for further columns. A stream that fails says so in its figures and in the log of the process,
+and is tried again; only the end of what the executor runs on ends the engine.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import numbers
 import threading
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,15 +17,8 @@ from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.settings import Lateness, Settings
-from streamjoin.adhoc.engine.catalog import Catalog
-from streamjoin.adhoc.engine.executor import Executor, PushedFeed, StreamFeed, StreamInput
-from streamjoin.adhoc.engine.inbox import Inbox, Portion
-from streamjoin.adhoc.engine.journal import Journal, Position
-from streamjoin.adhoc.engine.loop import BatchLoop
-from streamjoin.adhoc.engine.pushing import as_time, as_tuples
-from streamjoin.adhoc.engine.stored import EngineChange, StreamDefinition
-from streamjoin.adhoc.language.plan import Stream
+from streamjoin.joins.engine.inputs import as_table
+from streamjoin.joins.engine.lossless import lossless
 from streamjoin.model.errors import (
     CheckpointError,
     InputError,
@@ -34,8 +28,19 @@ from streamjoin.model.errors import (
     StateError,
     StreamJoinError,
 )
+from streamjoin.model.plain_types import plain_table
+from streamjoin.queries.core.settings import Lateness, Settings
+from streamjoin.queries.engine.catalog import Catalog
+from streamjoin.queries.engine.executor import Executor, PushedFeed, StreamFeed, StreamInput
+from streamjoin.queries.engine.inbox import Inbox, SourceBatch
+from streamjoin.queries.engine.journal import Journal, Position
+from streamjoin.queries.engine.loop import BatchLoop
+from streamjoin.queries.engine.stored import EngineChange, StreamDefinition
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.language.sql import parse
+from streamjoin.windows.clock import to_ticks
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("streamjoin.adhoc")
 
 
 class StreamReaders:
@@ -54,7 +59,9 @@ class StreamReaders:
         self.streams = {name: figures.stream for name, figures in catalog.streams.items()}
         self._lateness = {name: figures.lateness for name, figures in catalog.streams.items()}
         self._feeds: dict[str, StreamFeed] = {}
-        self._running = False
+        self._running = self._stopped = False
+        self.begun = threading.Event()
+        """Set once the streams are read."""
         self._settings, self._journal, self._catalog, self._loop = settings, journal, catalog, loop
         self._inbox, self._executor, self._fail = inbox, executor, fail
         self.failures: dict[str, StreamJoinError] = {}
@@ -70,13 +77,12 @@ class StreamReaders:
             before = self._feeds.get(name)
             if before is not None and not before.failed:
                 raise StateError(f"stream {name!r} is registered already")
-            if name in self.streams:
-                self._check_same(stream, ticks)
+            changed = name not in self.streams or self._is_changed(stream, ticks)
             self._check_origin(name, self._executor.origin(given))
             if before is not None:
                 before.stop()
             request = None
-            if name not in self.streams:
+            if changed:
                 request = EngineChange("register", name, stream=StreamDefinition(stream, ticks))
                 self._inbox.submit(request)
                 self.streams[name], self._lateness[name] = stream, ticks
@@ -92,6 +98,7 @@ class StreamReaders:
         """Show why a stream of the log could not be registered in this run yet, and when that is tried again."""
         if name not in self._feeds:
             self._catalog.streams[self.known(name).name].fail(error, retry_at)
+            self._catalog.stir()
 
     def known(self, name: str) -> Stream:
         """A stream by its name.
@@ -103,18 +110,40 @@ class StreamReaders:
             raise SpecError(f"there is no stream {name!r}; registered: {', '.join(sorted(self.streams)) or 'none'}")
         return self.streams[name]
 
-    def _check_same(self, stream: Stream, lateness: int) -> None:
-        """Refuse a stream that differs from the one that the log holds tuples of."""
+    def _is_changed(self, stream: Stream, lateness: int) -> bool:
+        """Whether a stream differs from the one that the log holds tuples of.
+
+        Raises:
+            SchemaError: it differs in more than its lateness and further columns.
+        """
         known = self.streams[stream.name]
-        for what, before, now in (
-            ("columns", known.schema, stream.schema),
-            ("time column", known.time, stream.time),
-            ("lateness in ticks", self._lateness[stream.name], lateness),
-        ):
-            if before != now:
+        kept = pa.schema([column for column in stream.schema if column.name in known.schema.names])
+        added = stream.schema.names != kept.names
+        what, before, now = "", known.schema, stream.schema
+        if kept != known.schema:
+            what = "columns"
+        elif known.time != stream.time:
+            what, before, now = "time column", known.time, stream.time
+        elif added and not self._executor.adds_columns:
+            what = "columns, which only an engine without Spark can add"
+        if what:
+            raise SchemaError(
+                f"stream {stream.name!r} is in the checkpoint with other {what}: {_short(before)}, now "
+                f"{_short(now)}. Register it as it was (another lateness, or further columns, are fine), or under "
+                "another name, or begin with a new checkpoint"
+            )
+        if added:
+            self._check_stars(stream)
+        return added or self._lateness[stream.name] != lateness
+
+    def _check_stars(self, stream: Stream) -> None:
+        """Refuse further columns of a stream that a query takes all columns of: its sink has the ones it began with."""
+        streams = {**self.streams, stream.name: stream}
+        for name, entry in self._catalog.core.queries.items():
+            if parse(entry.query.text, streams, name).schema != entry.query.schema:
                 raise SchemaError(
-                    f"stream {stream.name!r} is in the checkpoint with other {what}: {_short(before)}, now "
-                    f"{_short(now)}. Register it as it was, or under another name, or begin with a new checkpoint"
+                    f"stream {stream.name!r} has further columns, and query {name!r} takes all columns of it (*): drop "
+                    "the query before, and create it again with the columns that it is to have"
                 )
 
     def _check_origin(self, name: str, origin: str | None) -> None:
@@ -143,7 +172,7 @@ class StreamReaders:
             _check_json(name, position)
         with self._held(tables):
             self._hand(
-                [Portion(name, self._next_position(name, rows, positions), rows) for name, rows in tables.items()]
+                [SourceBatch(name, self._next_position(name, rows, positions), rows) for name, rows in tables.items()]
             )
 
     def advance(self, time: object, stream: str | None) -> None:
@@ -154,7 +183,9 @@ class StreamReaders:
         with self._held(names):
             self._hand(
                 [
-                    Portion(name, self._loop.positions.get(name, 0), self.streams[name].schema.empty_table(), None, at)
+                    SourceBatch(
+                        name, self._loop.positions.get(name, 0), self.streams[name].schema.empty_table(), None, at
+                    )
                     for name, at in ticks.items()
                 ]
             )
@@ -173,7 +204,7 @@ class StreamReaders:
 
     @contextmanager
     def _held(self, names: Iterable[str]) -> Iterator[None]:
-        """While the portions of these streams are on their way: the inbox takes one of each at a time."""
+        """While tuples of these streams are on their way: the inbox takes one of each at a time."""
         with ExitStack() as locks:
             for name in sorted(names):
                 locks.enter_context(self._pushed(name).lock)
@@ -187,11 +218,11 @@ class StreamReaders:
             raise InputError(f"the pushes of stream {name!r} had positions so far: give push one now too")
         return before + int(rows.num_rows)
 
-    def _hand(self, portions: Sequence[Portion]) -> None:
-        if portions:
-            self._inbox.put(*portions)
-            for portion in portions:
-                portion.done.result()
+    def _hand(self, given: Sequence[SourceBatch]) -> None:
+        if given:
+            self._inbox.put(*given)
+            for one in given:
+                one.done.result()
 
     # What feeds report ----------------------------------------------------------------------------------------------
 
@@ -205,6 +236,7 @@ class StreamReaders:
             return False
         self._catalog.streams[name].fail(str(error), clock.time() + pause)
         self.failures[name] = error
+        self._catalog.stir()
         _log.error("%s; trying again in %g s", error, pause)
         return True
 
@@ -216,7 +248,7 @@ class StreamReaders:
         """
         name = feed.stream.name
         feed.position = self._loop.positions.get(name)
-        self._executor.check_position(self._journal, name, feed.position)
+        self._executor.check_position(name, feed.position)
 
     def stream_recovered(self, feed: StreamFeed) -> None:
         """A stream that failed is read again."""
@@ -224,15 +256,29 @@ class StreamReaders:
         if self._feeds.get(name) is feed:
             self.failures.pop(name, None)
             self._catalog.streams[name].recover()
+            self._catalog.stir()
             _log.warning("stream %r is read again", name)
+
+    def stream_progress(self, feed: StreamFeed, done: float, left: float) -> None:
+        """Follow how far a stream is behind its source."""
+        if self._feeds.get(feed.stream.name) is feed:
+            self._catalog.streams[feed.stream.name].catch_up.note(done, left)
 
     # Reading ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let all streams flow; those of the log that nobody registered say so."""
+        """Let all streams flow; those of the log that are not registered say so."""
         with self._lock:
+            if self._stopped:
+                return
             self._running = True
             feeds = list(self._feeds.values())
+        try:
+            self._begin_all(feeds)
+        finally:
+            self.begun.set()
+
+    def _begin_all(self, feeds: Iterable[StreamFeed]) -> None:
         for feed in feeds:
             try:
                 self._begin(feed)
@@ -249,6 +295,7 @@ class StreamReaders:
         self.stream_restarts(feed)
         self._catalog.streams[name].recover()
         self.failures.pop(name, None)
+        self._catalog.stir()
         feed.start()
 
     def process_all_available(self) -> None:
@@ -263,9 +310,9 @@ class StreamReaders:
             raise failure
 
     def stop(self) -> None:
-        """Stop reading; portions that are being handed in are still taken."""
+        """Stop reading; what is being handed in is still taken."""
         with self._lock:
-            self._running = False
+            self._running, self._stopped = False, True
             feeds = list(self._feeds.values())
         stopping = [threading.Thread(target=feed.stop, daemon=True) for feed in feeds]
         for one in stopping:
@@ -286,3 +333,62 @@ def _short(value: object) -> str:
     if isinstance(value, pa.Schema):
         return ", ".join(f"{column.name} {column.type}" for column in value)
     return str(value)
+
+
+def as_tuples(stream: Stream, data: object) -> pa.Table:
+    """`data` with the columns and types of the stream.
+
+    Raises:
+        InputError: it is no table, or a column is missing, unexpected, or would lose a value.
+    """
+    if isinstance(data, pa.Table) and data.schema.equals(stream.schema):
+        return data
+    table = as_table(data, f"stream {stream.name!r}", stream.schema.names)
+    if not table.num_columns and not table.num_rows:
+        return stream.schema.empty_table()
+    if table.schema.equals(stream.schema):
+        return table
+    doubled = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    for what, names in (
+        ("have more than one column", doubled),
+        ("have no column", [name for name in stream.schema.names if name not in table.column_names]),
+        ("have an unexpected column", [name for name in table.column_names if name not in stream.schema.names]),
+    ):
+        if names:
+            raise InputError(
+                f"the tuples of stream {stream.name!r} {what} {names[0]!r}; its columns are: "
+                f"{', '.join(stream.schema.names)}"
+            )
+    table = plain_table(table)
+    columns = []
+    for column in stream.schema:
+        cast = lossless(table.column(column.name), column.type)
+        if cast is None:
+            raise InputError(
+                f"column {column.name!r} of stream {stream.name!r} is {column.type}; these tuples have "
+                f"{table.schema.field(column.name).type}, which can't be cast without loss: cast it before pushing"
+            )
+        columns.append(cast)
+    return pa.Table.from_arrays(columns, schema=stream.schema)
+
+
+def as_time(stream: Stream, time: object) -> int:
+    """A time of the stream's time column in ticks.
+
+    Raises:
+        InputError: it is no such time.
+    """
+    type_ = stream.time_type
+    time = time.as_py() if isinstance(time, pa.Scalar) else time
+    try:
+        if pa.types.is_integer(type_) and (isinstance(time, bool) or not isinstance(time, numbers.Integral)):
+            raise TypeError("it is no whole number")
+        column = pa.chunked_array([pa.array([time], type_)])
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{time!r} is no time of stream {stream.name!r}: its time column {stream.time!r} is {type_}"
+        ) from error
+    ticks, bad = to_ticks(column, stream.tick_ns or 1)
+    if bad is not None and bad.any():
+        raise InputError(f"{time!r} is no time of stream {stream.name!r}: it is NULL or out of range")
+    return int(ticks[0])

@@ -9,18 +9,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any
 
 import pyarrow as pa
 
-from streamjoin.adhoc.engine.executor import FeedKeeper, InProcess, PushedFeed, StreamFeed, StreamInput, pause_after
-from streamjoin.adhoc.engine.inbox import Inbox, Portion
-from streamjoin.adhoc.engine.journal import Journal, Position
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.sources.base import SourceReader, TupleSource, is_behind
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 from streamjoin.model.plain_types import plain_schema
+from streamjoin.queries.engine.executor import FeedKeeper, PushedFeed, StreamFeed, StreamInput, pause_after
+from streamjoin.queries.engine.inbox import Inbox, SourceBatch, Staging, plain_position
+from streamjoin.queries.engine.journal import Journal, Position
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.sources.base import SourceReader, TupleSource, is_behind
 
 IDLE = 0.05
 """Seconds after which a source that had nothing is asked again, unless a trigger says otherwise."""
@@ -32,12 +31,10 @@ SOON = 0.01
 class EmbeddedExecutor:
     """Reads streams with threads of this process, at most once per `trigger`, and computes all rows in it."""
 
-    kind = "embedded"
-    session: Any = None
+    adds_columns = True
     gone = False
 
     def __init__(self, journal: Journal, trigger: str | None = None) -> None:
-        self.rows = InProcess()
         self._journal = journal
         self._every = durations.nanoseconds(trigger) / 1e9 if trigger is not None else 0.0
 
@@ -73,7 +70,7 @@ class EmbeddedExecutor:
             return PushedFeed(stream)
         return SourceFeed(stream, given.source, inbox, keeper, self._journal, self._every)
 
-    def check_position(self, journal: Journal, stream: str, position: Position | None) -> None:
+    def check_position(self, stream: str, position: Position | None) -> None:
         """Positions are in the journal alone: nothing can disagree."""
 
 
@@ -101,6 +98,10 @@ class SourceFeed:
         self._empty_reads = 0
         """Reads that found nothing, for who waits until a source is read to its end."""
         self._wanted = 0
+        self._staging = Staging(journal.staged(stream.name))
+        """What was read and is not handed in yet."""
+        self._last_left = 0.0
+        """What the source had left before the last read, as it knows since then."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -124,6 +125,7 @@ class SourceFeed:
 
     def _run(self, reader: SourceReader | None, error: StreamJoinError | None) -> None:
         failures = 0
+        resuming = True
         while not self._stopping.is_set():
             try:
                 if error is not None:
@@ -132,7 +134,10 @@ class SourceFeed:
                     if not self._keeper.stream_failed(self, error, pause) or self._stopping.wait(pause):
                         break
                     self._keeper.stream_restarts(self)
-                    error = None
+                    error, resuming = None, True
+                if resuming:
+                    self._staging.resume(self.position)
+                    resuming = False
                 if reader is None:
                     reader = self._source.open(self._journal.source_notes(self.stream.name))
                 handed = self._read_once(reader)
@@ -148,35 +153,52 @@ class SourceFeed:
         self._waken()
 
     def _read_once(self, reader: SourceReader) -> bool:
-        """Hand in what there is; whether there was something."""
+        """Hand in what there is, or as much of it as a batch takes; whether there was something."""
         looked_at, self._looked_at = self._looked_at, time.monotonic()
-        with self._inbox.reading(self.stream.name):
-            portion = reader.read(self.position)
-            if portion is not None:
-                rows = portion.rows.cast(self.stream.schema)
-                # What is read together has no order of its own: a tuple is not late because of its neighbours.
-                rows = rows.sort_by(self.stream.time)
+        if not self._staging.has_more:
+            with self._inbox.reading(self.stream.name):
+                found = reader.read(self.position)
+                # Now, for many a source finds out in a read what there is.
+                self._last_left = _left(reader, self.position)
+                if found is not None:
+                    rows = found.rows.cast(self.stream.schema)
+                    self._staging.begin(rows, found.malformed, found.position, self.stream.time)
         if self.failed:
             # Before its tuples come out: who sees one of them sees no failure.
             self.failed = False
             self._keeper.stream_recovered(self)
         begun = self._looked_at
-        if portion is None:
+        if not self._staging.has_more:
+            self._keeper.stream_progress(self, 0.0, 0.0)
             self._found_nothing(reader)
             return False
+        before = self._staging.share_left
+        given = self._staging.next(self._inbox.pace)
+        if given.rows.num_rows < self._staging.rows_left:
+            # The batches of a long read may take long, the first one too.
+            self._tell_progress(reader, given.position, 0.0)
         self._inbox.hand(
-            Portion(
+            SourceBatch(
                 self.stream.name,
-                portion.position,
-                rows,
-                portion.malformed,
+                given.position,
+                given.rows,
+                given.malformed,
                 read_at=begun,
                 looked_at=looked_at or begun,
             )
         )
-        self.position = portion.position
+        self._staging.handed(given)
+        self.position = given.position
         self._began = begun
+        self._tell_progress(reader, given.position, before - self._staging.share_left)
         return True
+
+    def _tell_progress(self, reader: SourceReader, position: Position, share: float) -> None:
+        """Say how much of what the source has is done, if it can count that; `share` is of what was read last."""
+        after = _left(reader, plain_position(position))
+        # After a restart within a read its size is not known.
+        whole = max(self._last_left - after, 0.0) or 1.0
+        self._keeper.stream_progress(self, share * whole, after + self._staging.share_left * whole)
 
     def _found_nothing(self, reader: SourceReader) -> None:
         with self._changed:
@@ -189,6 +211,8 @@ class SourceFeed:
             self._changed.notify_all()
 
     def _wait_for_more(self, handed: bool) -> None:
+        if self._staging.has_more:
+            return
         left = self._every - (time.monotonic() - self._began) if handed else max(self._every, IDLE)
         if left <= 0:
             return
@@ -218,11 +242,17 @@ class SourceFeed:
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop reading; a portion that is being handed in is still taken."""
+        """Stop reading; what is being handed in is still taken."""
         self._stopping.set()
         self._waken()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+
+def _left(reader: SourceReader, position: Position | None) -> float:
+    """How much the source has after a position, in whatever it counts; 0 if it can't say."""
+    left = getattr(reader, "left", None)
+    return 0.0 if left is None else float(left(position) or 0)
 
 
 def _close(reader: SourceReader | None) -> None:

@@ -15,18 +15,19 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks
-from streamjoin.adhoc.core.batch_run import Share
-from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
-from streamjoin.adhoc.core.probe_plan import Choice
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared, ShareFigures, Snapshot
-from streamjoin.adhoc.engine.journal_files import read_bucket
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.optimizer.optimizer import Optimizer
-from streamjoin.adhoc.optimizer.plans import Plan
 from streamjoin.model.large_columns import one_batch
+from streamjoin.queries.core.arrivals import Arrived, Clocks
+from streamjoin.queries.core.buckets import Bucket, IndexKey
+from streamjoin.queries.core.budgets import ANY_AMOUNT, EngineBudget
+from streamjoin.queries.core.changes import LiveQuery, QueryRegistry
+from streamjoin.queries.core.probe_plan import Choice
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared, ShareFigures, Snapshot
+from streamjoin.queries.core.shared_join import Share
+from streamjoin.queries.engine.journal import read_bucket
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.optimizer.optimizer import Optimizer
+from streamjoin.queries.optimizer.plans import Plan
 from streamjoin.storage.places import place
 
 
@@ -54,6 +55,8 @@ class Assignment:
     clocks: Clocks
     """Where the streams were before this batch."""
     shares: tuple[Share, ...]
+    budget: EngineBudget = ANY_AMOUNT
+    """What the queries may hold together in one share."""
 
     @property
     def version(self) -> int:
@@ -86,10 +89,10 @@ def run_share(assignment: Assignment, whole: Any, number: int, replicas: dict[st
     if replica is None:
         # Another run of the engine has replaced the one before.
         replicas.clear()
-        replica = replicas[assignment.run] = Replica()
+        replica = replicas[assignment.run] = Replica(assignment.budget)
     elif assignment.batch < replica.batch:
-        # A straggler, whose rows nobody waits for: a copy can't go back.
-        return Replica().run(assignment, whole, number)
+        # A straggler, whose rows are no longer awaited: a copy can't go back.
+        return Replica(assignment.budget).run(assignment, whole, number)
     try:
         return replica.run(assignment, whole, number)
     except BaseException:
@@ -105,8 +108,8 @@ class Replica:
     SETTINGS: ClassVar = Settings(sharing="everything", threads=1)
     """A copy decides nothing: it runs by the plan that it is sent."""
 
-    def __init__(self) -> None:
-        self._core = Shared([], self.SETTINGS)
+    def __init__(self, budget: EngineBudget = ANY_AMOUNT) -> None:
+        self._core = Shared([], replace(self.SETTINGS, engine_rows=budget.rows, engine_bytes=budget.bytes))
         self._streams: dict[str, Stream] = {}
         self._queries: dict[str, LiveQuery] = {}
         self._choices: dict[str, Choice] = {}
@@ -126,6 +129,7 @@ class Replica:
         rebuilt = self._follow(assignment, whole)
         if self._arrived is None:
             raise AssertionError("a batch without its tuples")
+        self._core.limit(assignment.budget)
         outputs, failures = self._core.results(self._arrived, assignment.shares[number])
         counted = {name: table.num_rows for name, table in outputs.items() if table.num_rows}
         rows = {name: _packed(outputs[name]) for name in counted}

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from streamjoin.adhoc.core.batch_run import Share
-from streamjoin.adhoc.core.buckets import Bucket
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.shared_join import Share
 
 UNEVEN: Final = 1.3
 """Cuts move when the busiest share works this many times the average."""

@@ -1,7 +1,8 @@
-"""One stream's way from Spark into the engine: a streaming query of its own whose every micro-batch is a portion.
+"""Streams that Spark reads: each has a streaming query of its own whose every micro-batch is handed in.
 
-Spark can't add a source to a query that runs, so each stream has a query and a part of the checkpoint to itself. The
-invariant: Spark commits a micro-batch only after the engine has it safe; one that is in the log already is passed over.
+Spark can't add a source to a query that runs, so each stream has a query and a part of the checkpoint to itself. What
+is more than a batch should take is handed in over several. The invariant: Spark commits a micro-batch only after the
+engine has it safe; one that is in the log already is passed over, and so is the part of one that is.
 A frame may carry records that could not be decoded, told by a column of their own: they are set aside in the same step.
 A query that fails is started again from where it was, after a pause that doubles with each failure.
 """
@@ -13,26 +14,31 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from streamjoin.adhoc.engine.executor import FeedKeeper, StreamInput, pause_after
-from streamjoin.adhoc.engine.inbox import Inbox, Portion
-from streamjoin.adhoc.engine.journal import Position
-from streamjoin.adhoc.language.plan import Stream
 from streamjoin.config.pipeline import without_secrets
-from streamjoin.model.errors import InputError, SetupError, StateError, StreamJoinError
+from streamjoin.model.errors import InputError, SetupError, SpecError, StateError, StreamJoinError
+from streamjoin.queries.engine.executor import FeedKeeper, StreamInput, pause_after
+from streamjoin.queries.engine.inbox import Inbox, SourceBatch, Staging, plain_position
+from streamjoin.queries.engine.journal import FileJournal, Position
+from streamjoin.queries.language.plan import Stream
+from streamjoin.spark.columns import check_collations, quoted
+from streamjoin.storage.places import Place
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
 def newest_batch(position: Position | None) -> int:
-    """The last micro-batch of a stream that the journal has; -1 for none."""
-    return position if isinstance(position, int) else -1
+    """The last micro-batch of a stream that the journal has all of; -1 for none."""
+    if isinstance(position, int):
+        return position
+    within = plain_position(position)
+    return within - 1 if isinstance(within, int) else -1
 
 
 def stream_of(name: str, given: StreamInput, time: str) -> Stream:
@@ -41,6 +47,7 @@ def stream_of(name: str, given: StreamInput, time: str) -> Stream:
     Raises:
         InputError: it is no streaming DataFrame, has no such column, or has one that Arrow can't carry.
         SchemaError: it has no such time column.
+        NotSupportedError: a column has a collation.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -55,6 +62,7 @@ def stream_of(name: str, given: StreamInput, time: str) -> Stream:
         raise InputError(f"stream {name!r} has a column that Arrow can't carry: {error.getMessage()}") from error
     if mark is not None and mark not in schema.names:
         raise InputError(f"stream {name!r} has no column {mark!r}, which would tell its malformed records")
+    check_collations(f"a query of stream {name!r}", frame)
     return Stream(name, pa.schema([(field.name, field.type) for field in schema if field.name != mark]), time)
 
 
@@ -87,6 +95,25 @@ def _place_of(leaf: Any) -> str:
     return " ".join([kind, *(f"{name}={options[name]}" for name in _PLACES if name in options)])
 
 
+def missing_directory(frame: DataFrame) -> str | None:
+    """A directory that a frame reads and that is gone: Spark reads on as if it were empty. None if all are there."""
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:
+        return None
+    leaves = plan.queryExecution().analyzed().collectLeaves()
+    session: Any = frame.sparkSession
+    jvm, conf = session._jvm, session._jsparkSession.sessionState().newHadoopConf()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if str(leaf.nodeName()) != "StreamingRelation" or not leaf.dataSource().options().contains("path"):
+            continue
+        path = jvm.org.apache.hadoop.fs.Path(str(leaf.dataSource().options().apply("path")))
+        # Of a path without wildcards that is not there it gives null.
+        if path.getFileSystem(conf).globStatus(path) is None:
+            return str(path)
+    return None
+
+
 def _local_path(path: str) -> str:
     """A path as it is from any directory, without the scheme that local ones may have.
 
@@ -97,9 +124,60 @@ def _local_path(path: str) -> str:
     return plain if "://" in plain else os.path.abspath(plain)  # noqa: PTH100 - links stay as they are
 
 
-_LONGEST_PORTION: Final = 60.0
+_LONGEST_BATCH: Final = 60.0
 STEADY: Final = 15
 """Seconds after which a query that was started again and has not failed counts as recovered, though nothing came."""
+
+
+LOOKED_AT_EVERY: Final = 5
+"""Seconds between two looks at whether the directories that a query reads are still there."""
+
+
+class HandedIn(NamedTuple):
+    """How far a micro-batch is handed in: where the stream goes on, the rows of this step, and those that are left."""
+
+    position: Position
+    rows: int
+    left: int
+
+
+class MicroBatchReader(Protocol):
+    """Brings the micro-batches of a stream into the engine."""
+
+    def resume(self, position: Position | None) -> None:
+        """Go on at a position of the journal."""
+
+    def hand(self, frame: Any, spark_batch: int) -> Iterator[HandedIn]:
+        """Hand in a micro-batch, step by step; each is safe in the journal when it is told."""
+
+
+class TableReader:
+    """Reads micro-batches into this process; what is more than a batch should take is handed in over several."""
+
+    def __init__(self, stream: Stream, mark: str | None, inbox: Inbox, staged: Place | None) -> None:
+        self._stream, self._mark, self._inbox = stream, mark, inbox
+        self._staging = Staging(staged)
+        """What a micro-batch has that is not handed in yet."""
+
+    def resume(self, position: Position | None) -> None:
+        """Go on at a position of the journal, also within a micro-batch."""
+        self._staging.resume(position)
+
+    def hand(self, frame: Any, spark_batch: int) -> Iterator[HandedIn]:
+        """Hand in a micro-batch, in the order of time."""
+        read_at = time.monotonic()
+        if not self._staging.has_more:
+            with self._inbox.reading(self._stream.name):
+                table, malformed = split(frame.toArrow(), self._mark)
+            table = table.select(self._stream.schema.names).cast(self._stream.schema)
+            self._staging.begin(table, malformed, spark_batch, self._stream.time)
+        while self._staging.has_more:
+            given = self._staging.next(self._inbox.pace)
+            self._inbox.hand(
+                SourceBatch(self._stream.name, given.position, given.rows, given.malformed, read_at=read_at)
+            )
+            self._staging.handed(given)
+            yield HandedIn(given.position, given.rows.num_rows, self._staging.rows_left)
 
 
 class SparkFeed:
@@ -109,21 +187,23 @@ class SparkFeed:
         self,
         stream: Stream,
         frame: DataFrame,
-        inbox: Inbox,
         checkpoint: str,
         trigger: str | None,
         keeper: FeedKeeper,
-        mark: str | None = None,
+        mark: str | None,
+        reader: MicroBatchReader,
     ) -> None:
+        self._reader = reader
         self.stream = stream
         self.position: Position | None = None
-        self._frame, self._inbox, self._checkpoint, self._trigger = frame, inbox, checkpoint, trigger
+        self._frame, self._checkpoint, self._trigger = frame, checkpoint, trigger
         self._keeper, self._mark = keeper, mark
         self.failed = False
         self._failures = 0
         """In a row."""
         self._reason: str | None = None
-        """Why the last portion could not be handed in."""
+        """Why the last micro-batch could not be handed in."""
+        self._directory_gone = False
         self._query: StreamingQuery | None = None
         self._stopping = threading.Event()
         self._starting = threading.Lock()
@@ -146,6 +226,7 @@ class SparkFeed:
         threading.Thread(target=work, daemon=True, name=f"feed {self.stream.name}").start()
 
     def _started(self) -> StreamingQuery:
+        self._reader.resume(self.position)
         writer = self._read().writeStream.foreachBatch(_while_held(self._take))
         writer = writer.option("checkpointLocation", self._checkpoint)
         if self._trigger is not None:
@@ -162,7 +243,7 @@ class SparkFeed:
         kind = self._frame.schema[self._mark].dataType if self._mark is not None else None
         if self._mark is None or not isinstance(kind, StructType):
             return self._frame
-        return self._frame.withColumn(self._mark, self._frame[self._mark].cast(kind.toNullable()))
+        return self._frame.withColumn(self._mark, self._frame[quoted(self._mark)].cast(kind.toNullable()))
 
     def _take(self, frame: DataFrame, spark_batch: int) -> None:
         with self._taking:
@@ -172,20 +253,16 @@ class SparkFeed:
                 # Short, because Spark searches what it is told with patterns that overflow its stack.
                 raise StateError("the engine stops; this batch is run again at the next start")
             try:
-                self._hand(frame, spark_batch)
+                for handed in self._reader.hand(frame, spark_batch):
+                    self.position = handed.position
+                    self._keeper.stream_progress(self, handed.rows, handed.left)
+                    if handed.left and self._stopping.is_set():
+                        raise StateError("the engine stops; this batch goes on at the next start")
             except Exception as error:
                 # Spark's own message has this one somewhere within the traces of two languages.
                 self._reason = _cause(error)
                 raise
         self._recovered()
-
-    def _hand(self, frame: DataFrame, spark_batch: int) -> None:
-        read_at = time.monotonic()
-        with self._inbox.reading(self.stream.name):
-            table, malformed = split(frame.toArrow(), self._mark)
-        table = table.select(self.stream.schema.names).cast(self.stream.schema)
-        self._inbox.hand(Portion(self.stream.name, spark_batch, table, malformed, read_at=read_at))
-        self.position = spark_batch
 
     def _watch(self, query: StreamingQuery | None) -> None:
         """Wait for the query's end; after a failure tell of it and start again, until the feed is stopped."""
@@ -193,12 +270,26 @@ class SparkFeed:
             try:
                 if self.failed and not query.awaitTermination(STEADY):
                     self._recovered()
-                query.awaitTermination()
+                while not query.awaitTermination(LOOKED_AT_EVERY):
+                    self._look_at_directories()
                 error = StateError(f"stream {self.stream.name!r} was stopped from outside, through Spark")
             except Exception as failure:
                 error = StateError(f"stream {self.stream.name!r} failed: {self._reason or _cause(failure)}")
             self._reason = None
             query = self._again(error)
+
+    def _look_at_directories(self) -> None:
+        """Tell of a directory that is gone, and when it is there again; the query runs on."""
+        missing = missing_directory(self._frame)
+        if missing is None:
+            if self._directory_gone:
+                self._recovered()
+        elif not self._directory_gone:
+            self.failed = self._directory_gone = self._keeper.stream_failed(
+                self,
+                StateError(f"stream {self.stream.name!r} failed: there is no directory {missing} any more"),
+                LOOKED_AT_EVERY,
+            )
 
     def _again(self, error: StreamJoinError) -> StreamingQuery | None:
         """The query, started again after a pause; None when that is not wanted any more."""
@@ -221,6 +312,7 @@ class SparkFeed:
         return None
 
     def _recovered(self) -> None:
+        self._directory_gone = False
         if self.failed:
             self.failed, self._failures = False, 0
             self._keeper.stream_recovered(self)
@@ -231,7 +323,7 @@ class SparkFeed:
         Raises:
             StateError: the stream fails.
         """
-        # A query that starts again may hand in its first portion before it is known here.
+        # A query that starts again may hand in its first micro-batch before it is known here.
         with self._starting:
             query = self._query
         if query is not None and query.isActive:
@@ -241,10 +333,10 @@ class SparkFeed:
                 raise StateError(f"stream {self.stream.name!r} failed: {self._reason or _cause(error)}") from error
 
     def stop(self) -> None:
-        """Stop the query; a portion that it is handing in is still taken."""
+        """Stop the query; what it is handing in is still taken."""
         self._stopping.set()
         # Spark's own stop interrupts the batch that runs, in the middle of whatever it does.
-        if self._taking.acquire(timeout=_LONGEST_PORTION):
+        if self._taking.acquire(timeout=_LONGEST_BATCH):
             self._taking.release()
         with self._starting:
             if self._query is not None:
@@ -289,6 +381,7 @@ def split(table: pa.Table, mark: str | None) -> tuple[pa.Table, pa.Table | None]
 
 
 _ENVELOPE: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
+_FILE: Final = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 _JAVA_CLASS: Final = re.compile(r"[a-z][\w.$]*\.[A-Z][\w$]*(?:Exception|Error): ")
 
 
@@ -297,8 +390,74 @@ def _cause(error: Any) -> str:
 
     >>> _cause(ValueError("it failed\n\tat a.B\nCaused by: java.io.IOException: no such topic\n\tat c.D"))
     'no such topic'
+    >>> _cause(ValueError("Encountered error while reading file file:/in/1.gz. \nCaused by: java.io.EOFException: end"))
+    'end (file:/in/1.gz)'
     """
-    text = str(getattr(error, "desc", None) or error).strip()
+    text = whole = str(getattr(error, "desc", None) or error).strip()
     text = text.partition("\n=== Streaming Query ===")[0].rpartition("Caused by: ")[2]
     text = _JAVA_CLASS.sub("", _ENVELOPE.sub("", text, count=1), count=1).strip()
-    return without_secrets(text.splitlines()[0]) if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    line, file = text.splitlines()[0], _FILE.search(whole)
+    # The innermost cause is what is wrong; it need not say where.
+    where = f" ({file[1]})" if file is not None and file[1].rpartition("/")[2] not in line else ""
+    return without_secrets(line + where)
+
+
+ReaderFactory = Callable[[Stream, str | None, Inbox], MicroBatchReader]
+"""What reads the micro-batches of a stream, whose malformed records a column marks."""
+
+
+class SparkExecutor:
+    """Reads streams with `spark`; `reader` brings what it reads into the engine, as tables if not given."""
+
+    adds_columns = False
+
+    def __init__(
+        self, spark: SparkSession, journal: FileJournal, trigger: str | None, reader: ReaderFactory | None = None
+    ) -> None:
+        self._spark, self._journal, self._trigger = spark, journal, trigger
+        self._reader = reader or self._table_reader
+
+    def _table_reader(self, stream: Stream, mark: str | None, inbox: Inbox) -> TableReader:
+        return TableReader(stream, mark, inbox, self._journal.staged(stream.name))
+
+    def describe(self, name: str, given: StreamInput, time: str) -> Stream:
+        """The stream that a streaming DataFrame gives.
+
+        Raises:
+            SpecError: something else than a frame was given.
+            InputError: it is no streaming DataFrame.
+        """
+        if given.schema is not None or given.source is not None:
+            raise SpecError(
+                f"stream {name!r} has a schema or a source of its own, but this engine reads streaming DataFrames: "
+                "give it one, or make an engine without a Spark session"
+            )
+        return stream_of(name, given, time)
+
+    def origin(self, given: StreamInput) -> str | None:
+        """Where the frame reads from."""
+        return origin_of(given.frame)
+
+    def feed(self, stream: Stream, given: StreamInput, inbox: Inbox, keeper: FeedKeeper) -> SparkFeed:
+        """The Spark query of a stream."""
+        checkpoint = self._journal.spark_checkpoint(stream.name)
+        reader = self._reader(stream, given.malformed, inbox)
+        return SparkFeed(stream, given.frame, checkpoint, self._trigger, keeper, given.malformed, reader)
+
+    def check_position(self, stream: str, position: Position | None) -> None:
+        """Refuse a checkpoint of which a part is gone.
+
+        Raises:
+            CheckpointError: Spark's own checkpoint of the stream ends elsewhere.
+        """
+        self._journal.check_spark(stream, newest_batch(position))
+
+    @property
+    def gone(self) -> bool:
+        """Whether Spark itself has stopped."""
+        try:
+            return bool(self._spark.sparkContext._jsc.sc().isStopped())
+        except Exception:
+            return True

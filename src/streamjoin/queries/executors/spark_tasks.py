@@ -6,6 +6,7 @@ what they are sent of queries and plan is what changed. The invariant: both ways
 
 from __future__ import annotations
 
+import logging
 import pickle
 import time
 import uuid
@@ -15,24 +16,24 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
-from streamjoin.adhoc.core.arrivals import Arrived
-from streamjoin.adhoc.core.changes import LiveQuery
-from streamjoin.adhoc.core.contract import Core
-from streamjoin.adhoc.core.explain import TaskFigures
-from streamjoin.adhoc.core.probe_plan import Choice
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.engine.executor import InProcess, Outputs, RowsExecutor
-from streamjoin.adhoc.engine.journal import Journal
-from streamjoin.adhoc.executors.replica import Assignment, Delta, ShareRows, run_share, unpacked
-from streamjoin.adhoc.executors.shares import Scaling, fixed, following_load, shares_of
-from streamjoin.adhoc.language.plan import Stream, query_name
-from streamjoin.model.errors import InputError, SpecError
+from streamjoin.model.errors import InputError, SpecError, reason_of
+from streamjoin.queries.core.arrivals import Arrived
+from streamjoin.queries.core.changes import LiveQuery
+from streamjoin.queries.core.explain import TaskFigures
+from streamjoin.queries.core.probe_plan import Choice
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.engine.executor import InProcess, Outputs, RowsExecutor, TaskReport, TupleCore
+from streamjoin.queries.engine.journal import FileJournal
+from streamjoin.queries.executors.replica import Assignment, Delta, ShareRows, run_share, unpacked
+from streamjoin.queries.executors.shares import Scaling, fixed, following_load, shares_of
+from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.spark.runtime.session import MORE_WARMING
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
 
-WARMING: Final = "streamjoin.adhoc.executors.warming"
+WARMING: Final = "streamjoin.queries.executors.warming"
+_log = logging.getLogger("streamjoin.adhoc")
 _DELTAS: Final = 16
 """Changes that are sent along before the whole state is sent anew."""
 
@@ -42,28 +43,23 @@ class Tasks:
 
     stores_first = True
 
-    def __init__(self, spark: Any, journal: Journal, scaling: Scaling) -> None:
+    def __init__(self, spark: Any, journal: FileJournal, scaling: Scaling) -> None:
         self._context: SparkContext = spark.sparkContext
         self._journal = journal
         self._scaling = scaling
         self._decided: tuple[str, ...] = ()
-        self.tasks: tuple[TaskFigures, ...] = ()
+        self._tasks: tuple[TaskFigures, ...] = ()
         """What each task of the last batch did; none where the driver did it."""
         self._sent = _Sent(self._context)
         # Spark forks workers of another environment from a process of their own, which loads what is named here.
         self._context.environment[MORE_WARMING] = WARMING
 
-    @property
-    def partitions(self) -> int:
-        """How many tasks the next batch has; 0 for the driver alone."""
-        return self._scaling.shares
-
-    def decided(self) -> tuple[str, ...]:
-        """What the last batch led to, as texts."""
+    def report(self) -> TaskReport:
+        """How the last batch was computed."""
         told, self._decided = self._decided, ()
-        return told
+        return TaskReport(self._scaling.shares, self._tasks, told)
 
-    def results(self, core: Core, arrived: Arrived) -> Outputs:
+    def results(self, core: TupleCore, arrived: Arrived) -> Outputs:
         """The rows of a batch, whose tuples are in the log, and what failed."""
         if not isinstance(core, Shared):
             raise AssertionError("tasks run copies of the shared core")
@@ -72,16 +68,18 @@ class Tasks:
         if not rows:
             return core.results(arrived)
         work: tuple[float, ...] = ()
-        self.tasks = ()
+        self._tasks = ()
         if not self._scaling.shares:
             results = core.results(arrived)
+        elif (parts := self._tried(core, arrived)) is None:
+            # The driver finds out which query it is.
+            results = core.results(arrived)
         else:
-            parts = self._run(core, arrived)
             found, failures = _gathered(parts, core.snapshot().registry.running)
             core.begin_budgets()
             results, work = core.complete(arrived, found, failures), tuple(part.seconds for part in parts)
             core.take_figures([part.figures for part in parts])
-            self.tasks = tuple(_figures(part) for part in parts)
+            self._tasks = tuple(_figures(part) for part in parts)
             for name, counts in parts[0].distinct.items():
                 arrived.buckets[name].note_distinct(counts)
             if any(part.rebuilt for part in parts):
@@ -89,6 +87,16 @@ class Tasks:
                 work = ()
         self._scaling, self._decided = self._scaling.after(time.perf_counter() - began, work, rows)
         return results
+
+    def _tried(self, core: Shared, arrived: Arrived) -> list[ShareRows] | None:
+        """What the tasks of a batch give; None if they fail."""
+        try:
+            return self._run(core, arrived)
+        except Exception as error:
+            if self._context._jsc.sc().isStopped():
+                raise
+            _log.error("tasks of batch %d fail, and the driver computes it: %s", arrived.batch, reason_of(error))
+            return None
 
     def _run(self, core: Shared, arrived: Arrived) -> list[ShareRows]:
         state = core.snapshot()
@@ -106,6 +114,7 @@ class Tasks:
             {stream: str(self._journal.bucket(stream, arrived.batch)) for stream in arrived.buckets},
             state.clocks,
             shares,
+            core.settings.engine_budget.shared_by(len(shares)),
         )
         job = partial(_task, assignment, self._sent.whole)
         found: list[ShareRows] = self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(job).collect()
@@ -173,7 +182,7 @@ def _gathered(parts: list[ShareRows], queries: Mapping[str, LiveQuery]) -> Outpu
 
 
 def executor_for(
-    partitions: int | Literal["auto"] | None, spark: Any, journal: Journal, threshold: float
+    partitions: int | Literal["auto"] | None, spark: Any, journal: FileJournal, threshold: float
 ) -> RowsExecutor:
     """Who computes rows, as `Engine` is told.
 

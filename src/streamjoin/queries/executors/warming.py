@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamjoin.adhoc.core.changes import Create
-from streamjoin.adhoc.core.shared import Shared
-from streamjoin.adhoc.executors.replica import Replica
-from streamjoin.adhoc.language.plan import Stream
 from streamjoin.joins.warming import alone, sample
+from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.executors.replica import Replica
+from streamjoin.queries.language.plan import Stream
 
 _COLUMNS: Final = ["i64", "s", "at"]
 _JOINS: Final = (

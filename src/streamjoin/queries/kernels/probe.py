@@ -13,8 +13,9 @@ from typing import Final
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel, melted
-from streamjoin.kernels.searching import gallop
+from streamjoin.jit.flags import inlined, kernel
+from streamjoin.kernels.searching import first_from, gallop
+from streamjoin.kernels.times import MAX, MIN, after, before
 
 Probes = tuple[Array, Array, Array, Array, Array, Array]
 """The order to probe in, by `lo`; then by probe: lo, hi, time, place among all tuples, set."""
@@ -29,20 +30,18 @@ NOT_AFTER: Final = 1
 """It did, or is the probe itself."""
 ANY_ORDER: Final = 2
 
-_LEAST = -(1 << 63)
-_MOST = (1 << 63) - 1
 _NEAR = 16
-"""So many entries are stepped over one by one before leaping: the next word or time is usually near."""
+"""Up to this many entries are stepped over one by one before leaping: the next word or time is usually near."""
 _FEW = 8
 
-START: Final = (0, -1, 0, 0, 0, -1, 0, _LEAST, _LEAST, _LEAST)
+START: Final = (0, -1, 0, 0, 0, -1, 0, MIN, MIN, MIN)
 """The cursor of a pass that begins."""
 DONE, AT, SEEN, EARLIER = range(4)
 """In a cursor: probes that are done, the candidate that is next for the current one or -1, candidates read, and pairs
 whose stored tuple came first. Then where the last probe's word begins and ends, and where its window does."""
 
 
-@melted
+@inlined
 def _leap_to_word(words: Array, at: int, word: int) -> int:
     """The first place from `at` on whose word is at least `word`: by steps, by leaps that double, then by halves."""
     n = words.size
@@ -52,7 +51,7 @@ def _leap_to_word(words: Array, at: int, word: int) -> int:
     return at if at < near or at == n else gallop(words, at, word)
 
 
-@melted
+@inlined
 def _leap_to_tick(rows: Array, ticks: Array, at: int, stop: int, tick: int) -> int:
     """The first place from `at` to `stop` that is not before `tick`; times ascend there."""
     near = min(stop, at + _NEAR)
@@ -74,22 +73,16 @@ def _leap_to_tick(rows: Array, ticks: Array, at: int, stop: int, tick: int) -> i
     return at
 
 
-@melted
+@inlined
 def _window_class(limits: Array, distance: np.uint64) -> int:
     """The first of the ascending limits that is at least `distance`; their number, where none is."""
-    low, high = 0, limits.size
-    if high <= _FEW:
-        # Without a branch that depends on the distance, which nobody can predict.
-        for i in range(high):
+    if limits.size <= _FEW:
+        low = 0
+        # Without a branch that depends on the distance, which is not predictable.
+        for i in range(limits.size):
             low += limits[i] < distance
         return low
-    while low < high:
-        middle = (low + high) >> 1
-        if limits[middle] < distance:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return first_from(limits, 0, limits.size, distance)
 
 
 @kernel
@@ -126,16 +119,14 @@ def probe_shared(
     while i < order.size and pairs < room:
         p = order[i]
         low, high, tick = lo[p], hi[p], probe_ticks[p]
-        # Held within int64, instead of wrapping around.
-        earliest = tick - reach if tick >= _LEAST + reach else _LEAST
-        latest = tick + reach if tick <= _MOST - reach else _MOST
+        earliest, latest = before(tick, reach), after(tick, reach)
         narrow = ascending and low == high
         if at < 0:
             if candidates >= until:
                 break
             if stop < 0 or low != last_low or high != last_high:
                 start = _leap_to_word(words, start if low >= last_low else 0, low)
-                stop = words.size if high == _MOST else _leap_to_word(words, start, high + 1)
+                stop = words.size if high == MAX else _leap_to_word(words, start, high + 1)
                 begin = start
             elif tick < last_tick:
                 begin = start

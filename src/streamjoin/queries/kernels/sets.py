@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import lowest_bit
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import lowest_bit
 
 
 @kernel

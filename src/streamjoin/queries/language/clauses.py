@@ -1,22 +1,26 @@
 """The frame of a query: which words are the outputs, the streams, the windows, the conditions.
 
-Words come from the SQL tokenizer; this module reads the clauses word by word, because `WITHIN` stands where no SQL
+Words come from the SQL tokenizer; this module reads the clauses word by word, because `WITHIN` comes where no SQL
 grammar knows it and because what is missing or not allowed here deserves its own message. Expressions
-stay stretches of words, for the expression parser.
+stay ranges of tokens, for the expression parser.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
-from streamjoin.adhoc.language.plan import MAX_SOURCES, MIN_SOURCES, JoinKind
-from streamjoin.adhoc.language.windows import read_window
+from streamjoin.model.durations import UNITS
 from streamjoin.model.errors import ExpressionError, QueryError
+from streamjoin.model.expression.refusals import subquery
 from streamjoin.model.expression.source_text import SourceText, Span, Word
-from streamjoin.model.window import CountWindow, Window
+from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window
+from streamjoin.queries.language.plan import MAX_SOURCES, MIN_SOURCES, JoinKind
 
+WHERE: Final = "an ad-hoc join query"
 SHAPE: Final = "SELECT ... FROM a JOIN b WITHIN 3 SECONDS ON a.k = b.k [JOIN ...] [WHERE ...]"
 _NO_AGGREGATES: Final = "an ad-hoc query joins and does not aggregate; aggregate its result"
 _WHOLE: Final = "a query's result is a stream without an end"
@@ -58,7 +62,7 @@ _KIND_WORDS: Final[Mapping[tuple[str, ...], JoinKind]] = {
     ("ANTI",): "anti",
     ("LEFT", "ANTI"): "anti",
 }
-"""The words before JOIN, and the kind they say; ASOF may stand before those of "inner", "left" and "anti"."""
+"""The words before JOIN, and the kind they say; ASOF may precede those of "inner", "left" and "anti"."""
 _KIND_STARTS: Final = frozenset({"INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF"})
 _KINDS_ALLOWED: Final = (
     "allowed before JOIN: INNER, LEFT, RIGHT or FULL (OUTER), LEFT SEMI, LEFT ANTI, ASOF, ASOF LEFT and ASOF ANTI"
@@ -77,8 +81,8 @@ class QueryText(SourceText):
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """The words from `first` to before `end`."""
+class TokenRange:
+    """The tokens of the text from `first` to before `end`."""
 
     first: int
     end: int
@@ -97,7 +101,7 @@ class NamedStream:
 class Item:
     """An output: its words and the name that AS gives it."""
 
-    words: Stretch
+    words: TokenRange
     name: str | None
     span: Span
 
@@ -106,8 +110,8 @@ class Item:
 class MatchClause:
     """What MATCH_CONDITION says: a comparison of two times, or NEAREST with the two times, perhaps AND a comparison."""
 
-    comparison: Stretch | None
-    nearest: tuple[Stretch, ...] = ()
+    comparison: TokenRange | None
+    nearest: tuple[TokenRange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class JoinClause:
     table: NamedStream
     window: Window | None
     window_span: Span
-    on: Stretch | None
+    on: TokenRange | None
     kind: JoinKind
     kind_span: Span
     match: MatchClause | None = None
@@ -133,7 +137,7 @@ class Clauses:
     items: tuple[Item, ...]
     first: NamedStream
     joins: tuple[JoinClause, ...]
-    where: Stretch | None
+    where: TokenRange | None
 
 
 def read(source: SourceText) -> Clauses:
@@ -171,7 +175,7 @@ class _Reader:
             joins.append(self._join(len(joins) + MIN_SOURCES, words))
         if not joins:
             raise self._no_join(first)
-        where = self._stretch("WHERE") if self._take("WHERE") else None
+        where = self._token_range("WHERE") if self._take("WHERE") else None
         if self._at < len(self._words):
             raise self._unexpected()
         return Clauses(items, first, tuple(joins), where)
@@ -210,7 +214,7 @@ class _Reader:
         return self._error(f"unexpected {self._text()!r}; a query is {SHAPE}")
 
     def _end(self, *, commas: bool = False, stop: str | None = None) -> int:
-        """Where the stretch that starts here ends: at the next clause outside parentheses, or the word `stop`."""
+        """Where the range that starts here ends: at the next clause outside parentheses, or the word `stop`."""
         depth, place = 0, self._at
         while place < len(self._words):
             kind = self._words[place].kind
@@ -239,12 +243,12 @@ class _Reader:
             return False
         return not (kind == "FROM" and before == "DISTINCT")
 
-    def _stretch(self, after: str, *, commas: bool = False, stop: str | None = None) -> Stretch:
+    def _token_range(self, after: str, *, commas: bool = False, stop: str | None = None) -> TokenRange:
         first = self._at
         self._at = self._end(commas=commas, stop=stop)
         if self._at == first:
             raise self._error(f"something is missing after {after}", self._words[first - 1])
-        return Stretch(first, self._at)
+        return TokenRange(first, self._at)
 
     # Clauses ------------------------------------------------------------------------------------------------------
 
@@ -259,18 +263,18 @@ class _Reader:
         return tuple(items)
 
     def _item(self) -> Item:
-        stretch = self._stretch(self._text(-1), commas=True)
-        words = self._words[stretch.first : stretch.end]
+        tokens = self._token_range(self._text(-1), commas=True)
+        words = self._words[tokens.first : tokens.end]
         span = words[0].start, words[-1].end
         if len(words) > 2 and words[-2].kind == "ALIAS":
-            return Item(Stretch(stretch.first, stretch.end - 2), self._name(words[-1], "an output"), span)
+            return Item(TokenRange(tokens.first, tokens.end - 2), self._name(words[-1], "an output"), span)
         if words[-1].kind == "ALIAS":
             raise self._error("a name is missing after AS", words[-1])
         kinds = [word.kind for word in words[-3:]]
         named = kinds[-1] in ("VAR", "IDENTIFIER") and "INTERVAL" not in kinds
         if named and len(kinds) > 1 and kinds[-2] in ("VAR", "IDENTIFIER", "NUMBER", "STRING", "R_PAREN", "END"):
-            return Item(Stretch(stretch.first, stretch.end - 1), self._name(words[-1], "an output"), span)
-        return Item(stretch, None, span)
+            return Item(TokenRange(tokens.first, tokens.end - 1), self._name(words[-1], "an output"), span)
+        return Item(tokens, None, span)
 
     def _name(self, word: Word, what: str) -> str:
         text = self._source.of(word)
@@ -349,7 +353,7 @@ class _Reader:
                 f"a join needs a condition: ON is missing, as in ON a.k = {table.alias}.k; cross joins are not allowed"
             )
             raise self._error(message)
-        return JoinClause(table, window, window_span, self._stretch("ON"), kind, span)
+        return JoinClause(table, window, window_span, self._token_range("ON"), kind, span)
 
     def _nearest_join(self, table: NamedStream, kind: JoinKind, span: Span) -> JoinClause:
         if self._text().upper() == "WITHIN":
@@ -367,7 +371,7 @@ class _Reader:
         if first == end or not self._take("R_PAREN"):
             raise self._error(f"{_MATCH} needs a comparison of two times in parentheses: {ASOF_SHAPE}")
         match = self._match(first, end)
-        on = self._stretch("ON", stop=_TOLERANCE) if self._take("ON") else None
+        on = self._token_range("ON", stop=_TOLERANCE) if self._take("ON") else None
         if self._text().upper() != _TOLERANCE:
             if self._kind() == "USING":
                 raise self._error("USING is not allowed here: write the condition after ON")
@@ -381,7 +385,7 @@ class _Reader:
         """The words of MATCH_CONDITION between its parentheses."""
         words = self._words[first:end]
         if self._source.of(words[0]).upper() != _NEAREST or len(words) < 2 or words[1].kind != "L_PAREN":
-            return MatchClause(Stretch(first, end))
+            return MatchClause(TokenRange(first, end))
         kinds = [word.kind for word in words]
         close = kinds.index("R_PAREN") if "R_PAREN" in kinds else len(kinds)
         comma = kinds.index("COMMA") if "COMMA" in kinds else close
@@ -392,8 +396,8 @@ class _Reader:
                 words[0].start,
                 words[-1].end,
             )
-        times = Stretch(first + 2, first + comma), Stretch(first + comma + 1, first + close)
-        return MatchClause(Stretch(first + close + 2, end) if rest else None, times)
+        times = TokenRange(first + 2, first + comma), TokenRange(first + comma + 1, first + close)
+        return MatchClause(TokenRange(first + close + 2, end) if rest else None, times)
 
     def _window(self, clause: str) -> tuple[Window, Span]:
         """The window that the clause here says."""
@@ -427,4 +431,52 @@ class _Reader:
     def _no_join(self, first: NamedStream) -> ExpressionError:
         if self._kind() and self._kind() != "WHERE":
             return self._unexpected()
+        select = next((word for word in self._words[self._at :] if word.kind == "SELECT"), None)
+        if select is not None:
+            return self._error(subquery(WHERE), select)
         return self._source.error(f"a query joins {MIN_SOURCES} to {MAX_SOURCES} streams: {SHAPE}", *first.span)
+
+
+_UNITS: Final = {name.upper(): UNITS[name] for name in ("millisecond", "second", "minute", "hour", "day")}
+MAX_DAYS: Final = 366
+_MAX_NS: Final = MAX_DAYS * _UNITS["DAY"]
+MAX_UNITS: Final = 1 << 53
+_MOST_DECIMALS: Final = 30
+_ALLOWED: Final = (
+    "write {clause}, a number and a unit: MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS, ROWS, "
+    "or UNITS for integer time columns"
+)
+
+
+def read_window(
+    written: str | None, unit: str, error: Callable[[str], ExpressionError], clause: str = "WITHIN"
+) -> Window:
+    """The window that the number and the unit after a clause say; `error` makes an error at their place."""
+    allowed = _ALLOWED.format(clause=clause)
+    if written is None:
+        raise error(f"{clause} needs a number: {allowed}")
+    number, singular = Decimal(written), unit.upper().removesuffix("S")
+    if singular not in (*_UNITS, "ROW", "UNIT"):
+        raise error(f"{'a unit is missing' if not unit else f'{unit!r} is no unit of a window'}: {allowed}")
+    if number <= 0:
+        raise error("a window of zero joins nothing across time or rows; it must be longer")
+    if singular in _UNITS:
+        # Compared before it is multiplied: a text may hold numbers that no decimal arithmetic takes.
+        if number > Decimal(_MAX_NS) / _UNITS[singular]:
+            raise error(f"the window is too long: tuples are kept as long as it, and at most {MAX_DAYS} DAYS")
+        return _duration(number, _UNITS[singular], error)
+    most = MAX_COUNT if singular == "ROW" else MAX_UNITS
+    if number > most:
+        raise error(f"the window is too long: at most {most:,} {unit.upper()}")
+    if number != int(number):
+        raise error(f"{unit.upper()} are counted in whole numbers, not {number}")
+    return CountWindow(int(number)) if singular == "ROW" else TimeWindow(int(number))
+
+
+def _duration(number: Decimal, unit: int, error: Callable[[str], ExpressionError]) -> Window:
+    exponent = number.as_tuple().exponent
+    if isinstance(exponent, int) and exponent >= -_MOST_DECIMALS:
+        nanoseconds = Fraction(number) * unit
+        if nanoseconds.denominator == 1:
+            return TimeWindow(f"{nanoseconds} ns")
+    raise error("a window is a whole number of nanoseconds")

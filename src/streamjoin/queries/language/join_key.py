@@ -24,7 +24,7 @@ def role(number: int) -> str:
 
 @dataclass(frozen=True)
 class JoinKey:
-    """Streams by role, and the conditions over columns `s0.x`, `s1.y`, ...; in terms the lower role stands left."""
+    """Streams by role, and the conditions over columns `s0.x`, `s1.y`, ...; in terms the lower role is on the left."""
 
     streams: tuple[str, ...]
     equalities: tuple[Equality, ...]

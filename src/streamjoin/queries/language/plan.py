@@ -18,16 +18,16 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from streamjoin.adhoc.language.join_key import KeyedJoin, keyed
 from streamjoin.model.asof import Direction
 from streamjoin.model.errors import SchemaError, SpecError
 from streamjoin.model.expression.canonical import renamed
-from streamjoin.model.expression.nodes import Column, Expression, conjunction
+from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.expression.typing_rules import check, check_condition
 from streamjoin.model.keys import check_zones, tick_ns
 from streamjoin.model.plain_types import plain_type
 from streamjoin.model.terms import BandTerm, Equality, Term
 from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.queries.language.join_key import KeyedJoin, keyed
 
 MIN_SOURCES: Final = 2
 MAX_SOURCES: Final = 5
@@ -64,8 +64,8 @@ class Stream:
         whole = pa.types.is_integer(type_) and type_ != pa.uint64()
         if not (whole or pa.types.is_timestamp(type_) or pa.types.is_date(type_)):
             raise SchemaError(
-                f"time column {self.time!r} of stream {self.name!r} is {type_}; a time column is a timestamp, a date "
-                "or an integer (not uint64)"
+                f"time column {self.time!r} of stream {self.name!r} is {type_}; for a stream a time column is a "
+                "timestamp, a date or an integer (not uint64), as all streams share one clock: cast it"
             )
 
     @property
@@ -75,7 +75,7 @@ class Stream:
 
     @property
     def tick_ns(self) -> int | None:
-        """The nanoseconds of one unit of the time column; None for integers, whose unit nobody knows."""
+        """The nanoseconds of one unit of the time column; None for integers, whose unit is unknown."""
         return None if pa.types.is_integer(self.time_type) else tick_ns(self.time_type)
 
 
@@ -107,7 +107,7 @@ class NearestRule:
 
 @dataclass(frozen=True)
 class JoinStep:
-    """The join of one more alias: `right` with what came before. In its terms `right`'s column stands right.
+    """The join of one more alias: `right` with what came before. In its terms `right`'s column is on the right.
 
     `own` are conditions of its ON that don't relate `right` to another alias and yet say only whether a pair matches,
     as those on a tuple that comes out without a match. `against`, if given, are the aliases that the window is about.
@@ -251,7 +251,7 @@ class Query:
 
     def _check_kinds(self) -> None:
         core, kinds = set(self.core), self.kind_steps
-        _require(not any(step.is_inner for step in kinds), "inner joins stand before outer, semi, anti and as-of joins")
+        _require(not any(step.is_inner for step in kinds), "inner joins come before outer, semi, anti and as-of joins")
         outer = any(step.nearest is None and step.kind in OUTER for step in kinds)
         _require(not outer or len(kinds) == 1, "an outer join is the only join after the inner ones")
         for step in kinds:
@@ -378,19 +378,6 @@ class Query:
         streams = {source.alias: source.stream.name for source in self.sources}
         return keyed(streams, terms, rest, [alias for alias in self.aliases if alias in chosen])
 
-    def connected(self, aliases: Iterable[str]) -> bool:
-        """Whether these aliases hang together by terms or other conditions between themselves."""
-        left = set(aliases)
-        reached = {left.pop()} if left else set()
-        groups = [_aliases(c) for step in self.steps for c in step.conditions if _aliases(c) <= reached | left]
-        while grown := {a for group in groups if group & reached for a in group} - reached:
-            reached |= grown
-        return left <= reached
-
-    def condition_of(self, alias: str) -> Expression:
-        """The selection of an alias as one expression over `row.*`."""
-        return conjunction(tuple(predicate.condition for predicate in self.selection(alias)))
-
 
 _PART: Final = "\x1f"
 
@@ -423,11 +410,6 @@ def check_clocks(first: Stream, second: Stream) -> None:
         raise SchemaError(f"{what} don't compare: {first.time_type} and {second.time_type}")
     if first.tick_ns is not None:
         check_zones(what, first.time_type, second.time_type)
-
-
-def window_ticks(window: TimeWindow, tick: int | None) -> int:
-    """A time window in whole ticks of `tick` nanoseconds (None: of the integer column's own unit)."""
-    return window.length if tick is None else window.length // tick
 
 
 def _aliases(expression: Expression) -> set[str]:

@@ -1,7 +1,7 @@
 """A query's text to its logical plan, against the registered streams.
 
 The dialect: `SELECT outputs FROM a JOIN b WITHIN 3 SECONDS ON a.k = b.k [JOIN c WITHIN 10 ROWS ON ...] [WHERE ...]`.
-After the inner joins may stand one outer join, or any number of semi, anti and as-of joins.
+One outer join, or any number of semi, anti and as-of joins, may follow the inner joins.
 Every error is a `QueryError` that shows the place and says what is allowed; nothing in a text is ever ignored.
 """
 
@@ -10,21 +10,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.language import clauses
-from streamjoin.adhoc.language.clauses import (
+from streamjoin.model.errors import ExpressionError, SchemaError
+from streamjoin.model.expression.canonical import conjuncts, renamed
+from streamjoin.model.expression.nodes import MAX_DEPTH, Column, Compare, Expression
+from streamjoin.model.expression.parsing import Parsed, Scan
+from streamjoin.model.expression.source_text import Span
+from streamjoin.model.expression.typing_rules import check, check_condition
+from streamjoin.model.terms import split
+from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.queries.language import clauses
+from streamjoin.queries.language.clauses import (
     Clauses,
     Item,
     JoinClause,
     MatchClause,
     NamedStream,
     QueryText,
-    Stretch,
+    TokenRange,
 )
-from streamjoin.adhoc.language.plan import (
+from streamjoin.queries.language.plan import (
     OUTER,
     ROW,
     JoinKind,
@@ -38,16 +45,6 @@ from streamjoin.adhoc.language.plan import (
     check_clocks,
     output_type,
 )
-from streamjoin.model.errors import ExpressionError, SchemaError
-from streamjoin.model.expression.canonical import conjuncts, renamed
-from streamjoin.model.expression.nodes import MAX_DEPTH, Column, Compare, Expression
-from streamjoin.model.expression.parsing import Parsed, Scan
-from streamjoin.model.expression.source_text import Span
-from streamjoin.model.expression.typing_rules import check, check_condition
-from streamjoin.model.terms import split
-from streamjoin.model.window import CountWindow, TimeWindow, Window
-
-_WHERE: Final = "an ad-hoc join query"
 
 
 def parse(text: str, streams: Mapping[str, Stream] | Iterable[Stream], name: str = "query") -> Query:
@@ -191,7 +188,7 @@ class _Planning:
             counted = [one for one in frame.joins if isinstance(one.window, CountWindow)]
             if join.kind in ("right", "full") and first and counted:
                 raise self._error(
-                    f"a {join.kind.upper()} JOIN after other joins needs windows in time: nobody knows when a window "
+                    f"a {join.kind.upper()} JOIN after other joins needs windows in time: it is unknown when a window "
                     "of ROWS over several streams has passed",
                     counted[0].window_span,
                 )
@@ -232,8 +229,8 @@ class _Planning:
 
     # Conditions ---------------------------------------------------------------------------------------------------
 
-    def _condition(self, stretch: Stretch, names: _Names) -> tuple[tuple[Expression, ...], Span]:
-        parsed = self._scan.read(stretch.first, stretch.end, names.resolve, _WHERE)
+    def _condition(self, tokens: TokenRange, names: _Names) -> tuple[tuple[Expression, ...], Span]:
+        parsed = self._scan.read(tokens.first, tokens.end, names.resolve, clauses.WHERE)
         self._check(parsed, condition=True)
         return conjuncts(parsed.expression), parsed.span
 
@@ -312,7 +309,7 @@ class _Planning:
         times = {source.alias: source.stream.time for source in names.sources}
         example = f"{names.sources[0].alias}.{times[names.sources[0].alias]}", f"{new}.{times[new]}"
         if match.nearest:
-            parts = [self._scan.read(part.first, part.end, names.resolve, _WHERE) for part in match.nearest]
+            parts = [self._scan.read(part.first, part.end, names.resolve, clauses.WHERE) for part in match.nearest]
             earlier = _earlier(new, [part.expression for part in parts], times)
             if earlier is None:
                 raise self._error(
@@ -332,10 +329,10 @@ class _Planning:
         return NearestRule(earlier, "backward" if backward else "forward", operator.endswith("="), bounded)
 
     def _compared(
-        self, stretch: Stretch, names: _Names, new: str, allowed: Sequence[str], example: str
+        self, tokens: TokenRange, names: _Names, new: str, allowed: Sequence[str], example: str
     ) -> tuple[str, str, bool]:
-        """The operator, the earlier alias, and whether the new alias stands left."""
-        parsed = self._scan.read(stretch.first, stretch.end, names.resolve, _WHERE)
+        """The operator, the earlier alias, and whether the new alias is on the left."""
+        parsed = self._scan.read(tokens.first, tokens.end, names.resolve, clauses.WHERE)
         comparison = parsed.expression
         times = {source.alias: source.stream.time for source in names.sources}
         if isinstance(comparison, Compare) and comparison.operator in allowed:
@@ -364,12 +361,12 @@ class _Planning:
             message = f"{column}: write the window in MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS{rows}"
         raise self._error(message, join.window_span)
 
-    def _where(self, stretch: Stretch) -> None:
+    def _where(self, tokens: TokenRange) -> None:
         core = {source.alias for source in self._sources[: self._core]}
         preserved = core if not {"right", "full"} & set(self._kinds) else set()
         if self._kinds == ["right"]:
             preserved = {self._sources[-1].alias}
-        for term in self._condition(stretch, self._visible)[0]:
+        for term in self._condition(tokens, self._visible)[0]:
             aliases = {column.qualifier for column in term.columns}
             if not self._kinds or (aliases <= preserved and (aliases or preserved == core)):
                 self._place(term, aliases)
@@ -408,7 +405,7 @@ class _Planning:
             if item.name is not None:
                 raise self._error("* is many columns and takes no name", item.span)
             return self._star(item, self._scan.source.of(words[0]) if len(words) == 3 else None)
-        parsed = self._scan.read(item.words.first, item.words.end, self._visible.resolve, _WHERE)
+        parsed = self._scan.read(item.words.first, item.words.end, self._visible.resolve, clauses.WHERE)
         expression = parsed.expression
         if isinstance(expression, Column):
             return (Output(item.name or expression.name, expression, output_type(expression, self._schemas)),)

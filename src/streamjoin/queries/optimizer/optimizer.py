@@ -12,16 +12,14 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from streamjoin.adhoc.core.buckets import Bucket
-from streamjoin.adhoc.core.changes import QueryRegistry
-from streamjoin.adhoc.core.probe_plan import Paths
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.language.plan import query_name
-from streamjoin.adhoc.optimizer.eager import share_eagerly
-from streamjoin.adhoc.optimizer.grouping import group_by_cost
-from streamjoin.adhoc.optimizer.ordering import reorder_joins
-from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan, Rule
-from streamjoin.adhoc.optimizer.statistics import Statistics, measure
+from streamjoin.queries.core.buckets import Bucket
+from streamjoin.queries.core.changes import QueryRegistry
+from streamjoin.queries.core.probe_plan import Paths
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.language.plan import query_name
+from streamjoin.queries.optimizer.cost import Statistics, measure
+from streamjoin.queries.optimizer.plans import Decision, Facts, Plan, Rule
+from streamjoin.queries.optimizer.rules import group_by_cost, reorder_joins, share_eagerly
 
 RULES: Final[tuple[Rule, ...]] = (share_eagerly, group_by_cost, reorder_joins)
 """All rules, in the order in which they run."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from streamjoin.adhoc.core.probe_plan import Choice, Paths, orders_of
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.optimizer.statistics import Statistics
 from streamjoin.model.errors import SpecError
+from streamjoin.queries.core.probe_plan import Choice, Paths, orders_of
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.optimizer.cost import Statistics
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,148 @@
-"""Rule 3: the order of joins, by iterative dynamic programming with shared cost (AJoin, section 4, join reordering).
+"""The rules that improve a shared plan: pure functions of a plan and of what was measured (AJoin, section 4).
 
-The cost of a plan is the expected partial results of its steps, each shared step counted once; finding the cheapest
-plan of many queries is NP-hard. Dynamic programming over the paths finds it where few steps can be shared in few ways.
-Where there are more states than `STATES` allows, it goes on from those with the least shared cost, as the paper does:
-what a step leaves, divided by the paths that could take it. The whole is taken if it saves enough of what the plan in
-force costs besides its results, which are the same in any order.
+Rule 1, on arrival (phase 1): share a new query with what runs, whatever its selections. Of the orders of each driver
+the one is taken whose steps the plan has most of already; the group is that of the queries that share its steps. Costs
+come later, when there is something measured.
+
+Rule 2, query grouping: groups of queries that are cheaper together than apart. Queries with one join key are compared.
+Each in turn joins the group where it saves most, if it saves anything, or opens its own. From scratch all are placed;
+otherwise those that changed, and the rest stays. Groups are numbered anew for each join key, so queries with different
+joins and the same number still share the steps that they have in common.
+
+Rule 3, join reordering: the order of joins, by iterative dynamic programming with shared cost. The cost of a plan is
+the expected partial results of its steps, each shared step counted once; finding the cheapest plan of many queries is
+NP-hard. Dynamic programming over the paths finds it where few steps can be shared in few ways. Where there are more
+states than `STATES` allows, it goes on from those with the least shared cost, as the paper does: what a step leaves,
+divided by the paths that could take it. The whole is taken if it saves enough of what the plan in force costs besides
+its results, which are the same in any order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from streamjoin.adhoc.core.probe_plan import Choice, Order, PathKey, orders_of
-from streamjoin.adhoc.optimizer.cost import path_rows
-from streamjoin.adhoc.optimizer.plans import Decision, Facts, Plan
+from streamjoin.queries.core.probe_plan import Choice, Order, PathKey, Paths, orders_of
+from streamjoin.queries.language.join_key import JoinKey
+from streamjoin.queries.language.plan import query_name
+from streamjoin.queries.optimizer.cost import GroupCost, Union, path_rows, unite
+from streamjoin.queries.optimizer.plans import Decision, Facts, Plan
+
+
+def share_eagerly(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]:
+    """Give every query without a choice one."""
+    new = [name for name in facts.queries if name not in plan.choices]
+    if not new:
+        return plan, ()
+    known, groups = known_steps(plan, facts), set(plan.groups)
+    decisions, choices = [], {}
+    for name in new:
+        choice, shared = _choice(facts.queries[name], known, sorted(groups) or [0])
+        choices[name] = choice
+        groups.add(choice.group)
+        known.update(*(facts.queries[name].keys(choice.group, order) for order in choice.orders))
+        total = sum(len(order) - 1 for order in choice.orders)
+        why = f"{shared} of its {total} steps run already" if shared else "it has no step in common with another query"
+        what = f"{query_name(name)} joins group {choice.group}"
+        figures = {"shared steps": shared, "steps": total}
+        decisions.append(Decision("share_eagerly", what, why, figures, queries=(name,)))
+    return plan.with_choices(choices), tuple(decisions)
+
+
+def known_steps(plan: Plan, facts: Facts) -> set[PathKey]:
+    """The steps that the plan has."""
+    return {
+        key
+        for name, choice in plan.choices.items()
+        for order in choice.orders
+        for key in facts.queries[name].keys(choice.group, order)
+    }
+
+
+def _choice(paths: Paths, known: set[PathKey], groups: list[int]) -> tuple[Choice, int]:
+    best: tuple[int, Choice] | None = None
+    for group in groups:
+        orders, shared = [], 0
+        for driver in paths.query.aliases:
+            counted = [
+                (sum(key in known for key in paths.keys(group, order)), order)
+                for order in orders_of(paths.query, driver)
+            ]
+            most = max(count for count, _ in counted)
+            shared += most
+            orders.append(next(order for count, order in counted if count == most))
+        if best is None or shared > best[0]:
+            best = shared, Choice(group, tuple(orders))
+    if best is None:
+        raise AssertionError("a query without a group to join")
+    return best[1], best[0]
+
+
+def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]:
+    """The plan with groups by cost; before anything is measured it stays."""
+    if not facts.settings.grouping or not facts.statistics.streams:
+        return plan, ()
+    classes: dict[JoinKey, list[str]] = {}
+    for name, paths in facts.queries.items():
+        classes.setdefault(paths.keyed.key, []).append(name)
+    decisions: list[Decision] = []
+    for key, names in classes.items():
+        moving = [name for name in names if facts.scratch or name in plan.changed]
+        if len(names) > 1 and moving:
+            plan, decision = _regroup(plan, facts, key, names, moving)
+            decisions.append(decision)
+    return plan, tuple(decisions)
+
+
+def _regroup(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: list[str]) -> tuple[Plan, Decision]:
+    cost = GroupCost(key, facts.statistics, facts.settings.group_cost)
+    members = {name: cost.union(facts.queries[name].selections) for name in names}
+    now = {name: plan.choices[name].group for name in names}
+    placed = _place_queries({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
+    before, after = (_total(groups, members, cost) for groups in (now, placed))
+    apart = sum(map(cost.of, members.values()))
+    figures = {"cost before": before, "cost after": after, "cost apart": apart, "queries": len(names)}
+    count = len(set(placed.values()))
+    if placed == now or after > before * (1 - facts.settings.hysteresis):
+        why = "nothing is cheaper" if placed == now else "another grouping saves too little"
+        return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures, queries=tuple(names), changed=False)
+    choices = {name: replace(plan.choices[name], group=group) for name, group in placed.items()}
+    what = f"{key}: {len(names)} queries in {count} group{'s' if count > 1 else ''}"
+    why = "it is cheaper by equation 2"
+    return plan.with_choices(choices), Decision("group_by_cost", what, why, figures, queries=tuple(names))
+
+
+def _place_queries(
+    groups: dict[str, int], moving: list[str], members: dict[str, Union], cost: GroupCost
+) -> dict[str, int]:
+    held = _unions(groups, members)
+    costs = {group: cost.of(union) for group, union in held.items()}
+    placed = dict(groups)
+    for name in moving:
+        own = members[name]
+        alone = cost.of(own)
+        saved = {group: costs[group] + alone - cost.of(unite(union, own)) for group, union in held.items()}
+        best = max(saved, key=lambda group: saved[group], default=None)
+        if best is None or saved[best] <= 0:
+            best = next(number for number in range(len(held) + 1) if number not in held)
+        held[best] = unite(held[best], own) if best in held else own
+        costs[best] = cost.of(held[best])
+        placed[name] = best
+    return placed
+
+
+def _total(groups: dict[str, int], members: dict[str, Union], cost: GroupCost) -> float:
+    return sum(map(cost.of, _unions(groups, members).values()))
+
+
+def _unions(groups: dict[str, int], members: dict[str, Union]) -> dict[int, Union]:
+    held: dict[int, Union] = {}
+    for name, group in groups.items():
+        held[group] = unite(held[group], members[name]) if group in held else members[name]
+    return held
+
 
 _Driver = tuple[str, str]
 """A path: the query and the alias that drives."""

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.sinks.base import MemorySink, Sink, Target, Writer
-from streamjoin.adhoc.sinks.files import ParquetSink
-from streamjoin.adhoc.sinks.spark import KafkaSink, TableSink
 from streamjoin.formats.delta import DeltaSink
 from streamjoin.formats.iceberg import IcebergSink
 from streamjoin.model.errors import CheckpointError, SpecError, StateError, StreamJoinError
+from streamjoin.queries.sinks.base import MemorySink, Sink, SinkCapabilities, Target, Writer, capabilities
+from streamjoin.queries.sinks.files import ParquetSink
+from streamjoin.queries.sinks.spark import KafkaSink, TableSink
 
 KINDS: dict[str, Any] = {
     sink.kind: sink for sink in (MemorySink, ParquetSink, KafkaSink, TableSink, DeltaSink, IcebergSink)
@@ -48,9 +48,9 @@ class NamedSink:
         return self.sink.open(target)
 
     @property
-    def together(self) -> Any:
-        """What the sink's queries must have in common to be written together; None where they are not."""
-        return getattr(self.sink, "together", None)
+    def capabilities(self) -> SinkCapabilities:
+        """Those of the sink."""
+        return capabilities(self.sink)
 
     def spec(self) -> dict[str, Any]:
         """The name."""
@@ -71,6 +71,11 @@ class LostSink:
     why: str
     kept: Mapping[str, Any] | None = None
     kind: ClassVar[str] = "lost"
+
+    @property
+    def lost(self) -> str:
+        """Why."""
+        return self.why
 
     def open(self, target: Target) -> LostSink:  # noqa: ARG002
         """Itself."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from streamjoin.adhoc.engine.journal import Position
+from streamjoin.queries.engine.journal import Position
 from streamjoin.storage.places import Place
 
 
@@ -29,7 +29,8 @@ class SourceReader(Protocol):
     """Reads a source in one run of an engine.
 
     A reader that fetches ahead may also have `behind()`: whether there is something that `read` does not find yet. It
-    is asked where somebody waits for all that is there.
+    is asked where somebody waits for all that is there. A reader may have `left(position)`: how much comes after a
+    position, in whatever it counts; 0 where it does not know. Progress is told by it.
     """
 
     def read(self, position: Position | None) -> SourceRows | None:

@@ -1,24 +1,39 @@
-"""`select` and `where` of a source, evaluated in this process: the expressions of conditions, over one table.
+"""The sources of a file as sources of this process: the same table that Spark reads, without Spark.
 
-A value that can't be computed (a NULL, a division by zero) is NULL, as in SQL; rows for which `where` is not true are
-left out, as the file asks for.
+`select` and `where` are the expressions of conditions, over one table. A value that can't be computed (a NULL, a
+division by zero) is NULL, as in SQL; rows for which `where` is not true are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from streamjoin.model.errors import ExpressionError, SchemaError
+from streamjoin.config.columns import parse_columns
+from streamjoin.config.pipeline import PipelineSource, SourceFile
+from streamjoin.model.errors import (
+    ExpressionError,
+    PipelineFileError,
+    SchemaError,
+    SetupError,
+    SpecError,
+    StreamJoinError,
+)
 from streamjoin.model.expression.arrow_results import to_arrow
 from streamjoin.model.expression.evaluation import Values, evaluate, from_arrow, truth
 from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.expression.parsing import Scan
 from streamjoin.model.expression.source_text import SourceText
 from streamjoin.model.expression.typing_rules import check, check_condition
+from streamjoin.queries.engine.journal import Position
+from streamjoin.queries.sources.base import SourceReader, SourceRows, TupleSource, is_behind
+from streamjoin.queries.sources.files import FileSource
+from streamjoin.queries.sources.kafka import KafkaSource
+from streamjoin.queries.sources.rate import RateSource
+from streamjoin.storage.places import Place
 
 _ROW = "row"
 
@@ -126,3 +141,99 @@ def _item(text: str, schema: pa.Schema) -> _Item:
         return _Item(name, expression, schema.field(expression.name).type)
     with _unqualified():
         return _Item(name, expression, check(expression, {_ROW: schema}))
+
+
+def described_source(file: SourceFile, name: str) -> SelectedSource:
+    """The source of a stream that a file describes.
+
+    Raises:
+        PipelineFileError: something in the file is wrong; the message names the line.
+    """
+    source = file.sides[name]
+    with _at_line(file, f"{name}.schema"):
+        columns = parse_columns(source.schema) if source.schema is not None else None
+    with _at_line(file, name):
+        raw = _raw(source, columns)
+    with _at_line(file, f"{name}.where"):
+        RowSelection(raw.schema, (), source.where)
+    with _at_line(file, f"{name}.select"):
+        selection = RowSelection(raw.schema, source.select, source.where)
+    return SelectedSource(raw, selection)
+
+
+@contextmanager
+def _at_line(file: SourceFile, part: str) -> Iterator[None]:
+    try:
+        yield
+    except SetupError:
+        raise
+    except StreamJoinError as error:
+        raise PipelineFileError(f"{file.file}, line {file.lines.get(part, 1)}: {error}") from error
+
+
+def _raw(source: PipelineSource, columns: pa.Schema | None) -> TupleSource:
+    if source.format == "kafka":
+        return KafkaSource(
+            source.options, columns, source.decode, source.decode_options, source.metadata, source.registry
+        )
+    if source.format == "rate":
+        return _rate(source)
+    return FileSource(source.path or "", source.format, columns, source.options)
+
+
+def _rate(source: PipelineSource) -> RateSource:
+    # The number of partitions says how many tasks make up rows: here it is one thread.
+    unknown = source.options.keys() - {"rowsPerSecond", "numPartitions"}
+    if unknown:
+        raise SpecError(f'the embedded engine has no option {min(unknown)!r} here; engine = "spark" takes Spark\'s')
+    text = source.options.get("rowsPerSecond", "1")
+    if not text.isdigit():
+        raise SpecError(f"rowsPerSecond is a whole number, not {text!r}")
+    return RateSource(int(text))
+
+
+@dataclass(frozen=True)
+class SelectedSource:
+    """A source after the file's `where` and `select`."""
+
+    raw: TupleSource
+    selection: RowSelection
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns after `select`."""
+        return self.selection.schema
+
+    @property
+    def origin(self) -> str | None:
+        """That of the source."""
+        return getattr(self.raw, "origin", None)
+
+    def open(self, notes: Place | None) -> SelectedReader:
+        """A reader."""
+        return SelectedReader(self.raw.open(notes), self.selection)
+
+
+class SelectedReader:
+    """Reads a source and applies its selection."""
+
+    def __init__(self, reader: SourceReader, selection: RowSelection) -> None:
+        self._reader, self._selection = reader, selection
+
+    def read(self, position: Position | None) -> SourceRows | None:
+        """What the source gives, selected."""
+        found = self._reader.read(position)
+        return None if found is None else replace(found, rows=self._selection.apply(found.rows))
+
+    def left(self, position: Position | None) -> float:
+        """How much the source has after a position, if it counts that."""
+        left = getattr(self._reader, "left", None)
+        return 0 if left is None else float(left(position))
+
+    def behind(self) -> bool:
+        """Whether the source is."""
+        return is_behind(self._reader)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._reader.close()

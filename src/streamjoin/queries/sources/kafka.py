@@ -1,4 +1,4 @@
-"""Kafka topics read in this process by confluent-kafka, an extra (`pip install 'streamjoin[kafka]'`).
+"""Kafka topics read in this process by confluent-kafka, the extra `kafka`.
 
 Positions are the offsets of all partitions, stored in the engine's journal with the tuples; nothing is committed to the
 broker. A partition that appears later is read from its beginning.
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.engine.journal import Position
-from streamjoin.adhoc.sources.base import SourceRows
-from streamjoin.adhoc.sources.decoding import csv_decoder, json_decoder
 from streamjoin.config.pipeline import KAFKA_COLUMNS, REGISTERED, without_secrets
 from streamjoin.formats.records import Decode
 from streamjoin.formats.registry_values import RegistryFormat
 from streamjoin.model.errors import SetupError, SpecError, StateError
+from streamjoin.queries.engine.journal import Position
+from streamjoin.queries.sources.base import SourceRows
+from streamjoin.queries.sources.decoding import csv_decoder, json_decoder
 from streamjoin.storage.places import Place
 
 if TYPE_CHECKING:
@@ -239,6 +239,19 @@ class KafkaReader:
         self._assigned = offsets
         rows, malformed = self._rows(taken)
         return SourceRows(rows, {"offsets": offsets}, malformed)
+
+    def left(self, position: Position | None) -> int:
+        """The records after a position, as far as the brokers have said by the way."""
+        from confluent_kafka import TopicPartition
+
+        if not isinstance(position, dict):
+            return 0
+        left = 0
+        for topic, parts in position["offsets"].items():
+            for partition, offset in parts.items():
+                known = self._consumer.get_watermark_offsets(TopicPartition(topic, int(partition)), cached=True)
+                left += max(0, (known[1] if known is not None else 0) - offset)
+        return left
 
     def behind(self) -> bool:
         """Whether the brokers have records that did not get here yet."""

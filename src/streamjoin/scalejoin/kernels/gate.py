@@ -9,11 +9,11 @@ in the order (time, rank of the source, position in the source).
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import fence, load, store, swap_if
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64, borrow, lowest_bit, mix, prefetch
-from streamjoin.kernels.scalegate.members import enter, leave, recycle
-from streamjoin.kernels.scalegate.nodes import (
+from streamjoin.jit.atomics import fence, load, store, swap_if
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64, borrow, lowest_bit, mix, prefetch
+from streamjoin.scalejoin.kernels.members import enter, leave, recycle
+from streamjoin.scalejoin.kernels.nodes import (
     BOUND_COUNT,
     BOUND_RANK,
     BOUND_TIME,
@@ -200,7 +200,7 @@ def _publish_clock(mem: I64, source: int, times: I64, begin: int, done: int) -> 
 def add(mem: I64, slot: int, times: I64, payload: I64, begin: int, end: int) -> int:
     """Add tuples begin to end of a source, whose times do not fall; returns the first that found no room.
 
-    A tuple can be read as soon as no source's clock, this one's included, stands before it.
+    A tuple can be read as soon as no source's clock, this one's included, is before it.
     """
     mem = borrow(mem)
     times = borrow(times)

@@ -8,11 +8,11 @@ protect, except while PLACED is odd, and what was found out about recycling mean
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import add, fence, load, store, swap_if
-from streamjoin.kernels.crew import lock, unlock
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.scalegate.nodes import (
+from streamjoin.jit.atomics import add, fence, load, store, swap_if
+from streamjoin.jit.crew import lock, unlock
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.scalejoin.kernels.nodes import (
     ACTIVE,
     ADDING,
     BOUND_COUNT,
@@ -186,7 +186,7 @@ def rest(mem: I64, slot: int) -> None:
 
 @kernel
 def set_missing(mem: I64, sides: int) -> None:
-    """Let nothing be ready while so many sides are without a source."""
+    """Set how many `sides` have no source yet; until it is 0, nothing is ready."""
     store(mem, MISSING, sides)
 
 

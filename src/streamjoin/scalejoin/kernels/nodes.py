@@ -14,9 +14,9 @@ carries its number after its key was read.
 
 from __future__ import annotations
 
-from streamjoin.kernels.atomics import load
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
+from streamjoin.jit.atomics import load
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
 
 LEVELS = 4
 NIL = -1
@@ -146,7 +146,7 @@ def still(mem: I64, node: int) -> bool:
 
 
 def arena_words(sources: int, readers: int, ring: int) -> int:
-    """Words of a gate for so many sources and readers, with `ring` nodes (a power of two) for each source."""
+    """Words of a gate for these numbers of sources and readers, with `ring` nodes (a power of two) for each source."""
     if not 1 <= sources < MOST_SLOTS:
         raise ValueError(f"a gate has 1 to {MOST_SLOTS - 1} sources, not {sources}")
     if readers < 1:

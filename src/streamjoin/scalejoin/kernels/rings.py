@@ -10,19 +10,21 @@ lines begin, and its side. Readers that find nothing sleep; a source that makes 
 
 from __future__ import annotations
 
+import numpy as np
+
 from streamjoin._arrays import Array
-from streamjoin.kernels.atomics import add as add_to
-from streamjoin.kernels.atomics import fence, give_way, load, sleep_on, store, wake
-from streamjoin.kernels.crew import STOP
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.memory import load_8, load_16, load_32, load_64, store_8, store_16, store_32, store_64
+from streamjoin.jit.atomics import add as add_to
+from streamjoin.jit.atomics import fence, give_way, load, sleep_on, store, wake
+from streamjoin.jit.crew import STOP
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.jit.memory import load_8, load_16, load_32, load_64, store_8, store_16, store_32, store_64
 from streamjoin.kernels.positions import TERMS
 from streamjoin.kernels.positions import VALID as VALID_ROW
 from streamjoin.kernels.rows import ADDRESS, BIT, NO_COLUMN, STRIDE, VALID, VALIDITY, WIDTH, copy_values, is_set
-from streamjoin.kernels.scalegate.gate import add, advance, bound, look
-from streamjoin.kernels.scalegate.members import recycle
-from streamjoin.kernels.scalegate.nodes import CLOCK, COUNT, EVER, FINISHED, FREE, MASK, source_at
+from streamjoin.scalejoin.kernels.gate import add, advance, bound, look
+from streamjoin.scalejoin.kernels.members import recycle
+from streamjoin.scalejoin.kernels.nodes import CLOCK, COUNT, EVER, FINISHED, FREE, MASK, source_at
 
 # A line: whether the tuple can match, when it arrived, and word, lo and hi of up to two terms.
 IS_VALID, ARRIVED, WORDS = 0, 1, 2
@@ -70,7 +72,7 @@ def await_more(mem: I64, bells: I64, crew: I64, reader: int, tries: int, microse
         return
     rung = load(bells, READERS_BELL)
     add_to(bells, READERS_BELL + SLEEPERS, 1)
-    # Whoever moves the bound from here on sees that somebody sleeps.
+    # Whoever moves the bound from here on sees that a thread sleeps.
     fence()
     if not look(mem, reader) and load(crew, STOP) == 0:
         sleep_on(bells, READERS_BELL, rung, microseconds)
@@ -88,8 +90,8 @@ def _write_lines(lines: int, place: int, block: Array, terms: int, arrived: I64,
 
 
 @kernel
-def _write_columns(columns: Array, layout: Array, n_columns: int, begin: int, n: int, place: int) -> None:
-    for j in range(n_columns):
+def _write_columns(columns: Array, layout: Array, begin: int, n: int, place: int) -> None:
+    for j in range(layout.shape[0]):
         validity, bit, step = columns[j, VALIDITY], columns[j, BIT], layout[j, STRIDE]
         for i in range(n):
             store_8(layout[j, VALID] + place + i, is_set(validity, bit + begin + i) if validity != 0 else 1)
@@ -102,7 +104,7 @@ def _write_columns(columns: Array, layout: Array, n_columns: int, begin: int, n:
 @kernel
 def feed(
     mem: I64, bells: I64, slot: int, lines: int, block: Array, terms: int, times: I64, arrived: I64, columns: Array,
-    layout: Array, n_columns: int, begin: int, places: I64, clock: int,
+    layout: Array, begin: int, clock: int,
 ) -> int:  # fmt: skip
     """Add a source's tuples from `begin` on, whose times do not fall; returns the first that found no room.
 
@@ -111,6 +113,7 @@ def feed(
     """
     source = source_at(mem, slot)
     n = times.size
+    places = np.empty(n, np.int64)
     done = begin
     while done < n:
         room = mem[source + FREE] + mem[MASK] + 1 - mem[source + COUNT]
@@ -122,7 +125,7 @@ def feed(
         place = mem[source + COUNT] & mem[MASK]
         m = min(room, n - done, mem[MASK] + 1 - place)
         _write_lines(lines, place, block, terms, arrived, done, m)
-        _write_columns(columns, layout, n_columns, done, m, place)
+        _write_columns(columns, layout, done, m, place)
         for i in range(m):
             places[done + i] = place + i
         done = add(mem, slot, times, places, done, done + m)
@@ -153,17 +156,17 @@ def _copy_value(source: int, target: int, width: int) -> None:
 
 @kernel
 def copy_out(
-    sources: Array, layouts: Array, slots: I64, places: I64, times: I64, n: int, n_columns: I64,
+    sources: Array, layouts: Array, slots: I64, places: I64, times: I64, n_columns: I64,
     targets: tuple[Array, Array], ends: I64, counts: I64, time_rows: I64, own: I64, arrived: I64,
 ) -> int:  # fmt: skip
-    """Copy `n` tuples from the rings to the stored columns of their sides, behind the places `ends`.
+    """Copy tuples, one for each of `own`, from the rings to the stored columns of their sides, behind places `ends`.
 
     `counts` are the positions of each side's next tuple and move with them; own[i] becomes a tuple's position, doubled,
     plus its side. Returns NO_COLUMN, or a column that has no validity bytes and would get a NULL, doubled, plus its
     side: then nothing has changed.
     """
     first = (counts[0], counts[1])
-    for i in range(n):
+    for i in range(own.size):
         slot = slots[i]
         side = sources[slot, SIDE]
         row = ends[side] + counts[side] - first[side]

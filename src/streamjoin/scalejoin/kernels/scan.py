@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.batch.nested import nested_one, nested_two
-from streamjoin.kernels.crew import RUNNING, idle, stand, stopped
-from streamjoin.kernels.flags import kernel
-from streamjoin.kernels.machine import I64
-from streamjoin.kernels.memory import load_64
-from streamjoin.kernels.scalegate.gate import add, advance, peek, release
-from streamjoin.kernels.scalegate.members import finish
-from streamjoin.kernels.scalegate.nodes import BOUND_RANK, BOUND_TIME, EVER, NEVER, reader_at
-from streamjoin.kernels.scalegate.rings import (
+from streamjoin.jit.crew import RUNNING, idle, stand, stopped
+from streamjoin.jit.flags import kernel
+from streamjoin.jit.machine import I64
+from streamjoin.jit.memory import load_64
+from streamjoin.kernels.batch.nested import nested_pairs
+from streamjoin.kernels.times import before
+from streamjoin.scalejoin.kernels.gate import add, advance, peek, release
+from streamjoin.scalejoin.kernels.members import finish
+from streamjoin.scalejoin.kernels.nodes import BOUND_RANK, BOUND_TIME, EVER, reader_at
+from streamjoin.scalejoin.kernels.rings import (
     COLLECTORS_BELL,
     IS_VALID,
     LINE_WORDS,
@@ -59,7 +60,7 @@ class ScanPlan(NamedTuple):
     threads: int
     terms: int
     sizes: tuple[int, int]
-    """Of both windows, in tuples or ticks."""
+    """Of both windows, in tuples or as a length (`kernels.times`)."""
     timed: tuple[bool, bool]
 
 
@@ -168,7 +169,7 @@ def _expire(share: ScanShare, side: int, plan: ScanPlan, upto: int, time: int) -
     """Drop the tuples of one side that are outside the window of a tuple of the other."""
     begin, end = share.ends[side, 0], share.ends[side, 1]
     if plan.timed[side]:
-        least = time - plan.sizes[side] if time >= NEVER + plan.sizes[side] else NEVER
+        least = before(time, plan.sizes[side])
         while begin < end and share.times[side, begin] < least:
             begin += 1
     else:
@@ -228,14 +229,10 @@ def _scan_side(
 ) -> tuple[int, int]:
     """The matches of one side's probes from `begin` to `end`; returns the first that did not fit, and how many."""
     other = 1 - side
-    if plan.terms > 1:
-        return nested_two(
-            share.first[other], share.second[other], group.lo[side], group.span[side], group.lo2[side],
-            group.span2[side], group.begin[side], group.end[side], begin, end, pairs.probe[side], pairs.place[side],
-        )  # fmt: skip
-    return nested_one(
-        share.first[other], group.lo[side], group.span[side], group.begin[side], group.end[side], begin, end,
-        pairs.probe[side], pairs.place[side],
+    second = share.second[other] if plan.terms > 1 else share.second[other][:0]
+    return nested_pairs(
+        share.first[other], second, group.lo[side], group.span[side], group.lo2[side], group.span2[side],
+        group.begin[side], group.end[side], begin, end, pairs.probe[side], pairs.place[side],
     )  # fmt: skip
 
 

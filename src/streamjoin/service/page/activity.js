@@ -1,6 +1,7 @@
 /* What happened, in words, from changes, the optimizer and scaling: one list, for the time line's marks and for reading. */
 
 import { names, plural } from "./format.js";
+import { saved } from "./plan-inspector.js";
 
 const WORDS = { create: "created", drop: "dropped", pause: "paused", resume: "resumed", register: "registered" };
 
@@ -9,12 +10,6 @@ export const KINDS = {
   decision: { name: "Sharing", mark: "M-4.5-4.5h9v9h-9Z" },
   scaling: { name: "Scaling", mark: "M0-5.5 5.5 4.5h-11Z" },
 };
-
-/** How much less work a decision leaves, by its own figures. */
-function saved({ "cost before": before, "cost after": after }) {
-  const part = before > 0 ? 1 - after / before : 0;
-  return part >= 0.005 ? `, which saves ${Math.round(100 * part)} % of their work` : "";
-}
 
 const who = (queries, one, many) => `${names(queries)} ${queries.length > 1 ? many : one}`;
 

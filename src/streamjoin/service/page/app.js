@@ -15,6 +15,8 @@ import { startWhy } from "./why.js";
 import { watch } from "./store.js";
 import { clock } from "./format.js";
 
+const SHOWN_AFTER = 1000;
+
 startTheme();
 startConnectionView();
 startFigures();
@@ -27,3 +29,5 @@ startStreams();
 startTimeline();
 watch(["info"], ({ info }) => say(byId("about"), `streamjoin ${info.version}, up since ${clock(info.started_at)}`));
 keepConnected();
+// What is there is shown at once, and whole; where the service takes long, what is missing is seen to be.
+setTimeout(() => (byId("main").dataset.slow = ""), SHOWN_AFTER);

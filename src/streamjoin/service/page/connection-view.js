@@ -5,6 +5,9 @@ import { retryNow } from "./connection.js";
 import { state, watch } from "./store.js";
 import { sentence, whole } from "./format.js";
 
+/* Without these the page would only be drawn to be drawn again. */
+const NEEDED = ["queries", "streams", "plan", "info"];
+
 function words() {
   const { connection, samples } = state;
   const batch = samples.at(-1)?.batch;
@@ -24,7 +27,7 @@ function show() {
   banner.hidden = !lost && !failed;
   byId("retry").hidden = !lost;
   attribute(byId("main"), "data-stale", failed || (lost && connection.reached));
-  attribute(byId("main"), "data-loading", state.queries === null);
+  attribute(byId("main"), "data-loading", NEEDED.some((part) => state[part] === null));
   const place = banner.querySelector(".banner-words");
   if (lost) sayWhy(place, connection);
   if (failed) put(place, "The engine stopped.", `${sentence(state.ready.reason)} What is shown is old; start the service again.`);
@@ -48,7 +51,7 @@ function put(place, title, text) {
 
 export function startConnectionView() {
   byId("retry").addEventListener("click", retryNow);
-  watch(["connection", "ready", "samples", "queries"], show);
+  watch(["connection", "ready", "samples", ...NEEDED], show);
   setInterval(() => state.connection.state === "lost" && show(), 500);
   show();
 }

@@ -1,7 +1,7 @@
 /* Keeps the page in step with the service: loads everything, follows the events, and starts over with growing pauses when it is gone. */
 
 import { Problem, Unreachable, get, subscribe } from "./api.js";
-import { addChange, addSample, change, putChanges, putHistory, state } from "./store.js";
+import { addChange, addSample, change, putChanges, putHistory, putQuery, state } from "./store.js";
 import { announce } from "./dom.js";
 import { askForToken } from "./token.js";
 
@@ -149,6 +149,10 @@ function take(event, data) {
   if (event === "batch") {
     addSample(data);
     if (data.plan_changes?.length || data.changes?.length) refreshSoon();
+  } else if (event === "state") {
+    // Told at once, also while no batch comes. A stream that failed is the reason of several queries.
+    putQuery(data);
+    refreshSoon();
   } else if (event === "change") {
     addChange(data);
     refreshSoon();

@@ -5,6 +5,7 @@ import { announce, attribute, byId, h, say } from "./dom.js";
 import { exampleButton } from "./examples.js";
 import { concernOf, previewOf } from "./preview.js";
 import { refreshSoon } from "./connection.js";
+import { showRows } from "./queries.js";
 import { highlighted, stretches } from "./sql-language.js";
 import { change, putQuery, state, watch } from "./store.js";
 import { Suggestions, replaceText } from "./suggestions.js";
@@ -21,7 +22,7 @@ class Editor {
     this.box = h("div", { class: "code" }, this.copy, this.area);
     this.sink = h("select", { id: "query-sink", name: "sink" }, h("option", { value: "" }, "memory"));
     this.sinkField = h("div", { class: "field", hidden: true }, h("label", { for: "query-sink" }, "Sink"), this.sink);
-    this.verdict = h("div", { class: "verdict" }, h("div", { id: "verdict-words" }), h("div", { id: "preview" }));
+    this.verdict = h("div", { class: "verdict", tabindex: 0, role: "region", "aria-label": "What the query would give" }, h("div", { id: "verdict-words" }), h("div", { id: "preview" }));
     this.name = h("input", { id: "query-name", name: "name", autocomplete: "off", spellcheck: "false", placeholder: "chosen for you", "aria-describedby": "name-problem" });
     this.nameProblem = h("p", { class: "problem", id: "name-problem" });
     this.button = h("button", { class: "primary", id: "create", "aria-disabled": "true" }, "Create query");
@@ -31,8 +32,9 @@ class Editor {
 
   start() {
     const field = h("div", { class: "field" }, h("label", { for: "query-name" }, "Name (optional)"), this.name);
-    const hint = h("p", { class: "hint", id: "editor-hint" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Space"), " suggests, ", h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"), " creates. Tab leaves the editor unless suggestions are open.");
-    byId("editor-form").append(h("label", { class: "unseen", for: "sql" }, "SQL of the new query"), this.box, this.verdict, h("div", { class: "create" }, field, this.sinkField, this.button), this.nameProblem, hint);
+    this.hint = h("p", { class: "hint", id: "editor-hint" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Space"), " suggests, ", h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"), " creates. Tab leaves the editor unless suggestions are open.");
+    byId("editor-form").append(h("label", { class: "unseen", for: "sql" }, "SQL of the new query"), this.box, h("div", { class: "create" }, field, this.sinkField, this.button), this.nameProblem, this.verdict);
+    this.verdict.append(this.hint);
     this.suggestions = new Suggestions(this.area, this.copy, () => this.changed(false));
     this.area.addEventListener("input", (event) => this.changed(!event.inputType?.startsWith("delete") || this.suggestions.open));
     this.area.addEventListener("keydown", (event) => this.key(event));
@@ -121,6 +123,7 @@ class Editor {
 
   judge({ preview, problem, away }) {
     const words = byId("verdict-words");
+    this.hint.hidden = Boolean(preview || problem || away);
     this.wrong = problem ? stretches(this.area.value, problem.places) : [];
     attribute(this.area, "aria-invalid", problem ? "true" : null);
     this.paint();
@@ -139,12 +142,9 @@ class Editor {
     const shown = JSON.stringify([preview ?? null, this.concern]);
     if (shown === this.shown) return;
     this.shown = shown;
-    const open = byId("preview").querySelector("details")?.open;
     const inside = document.activeElement?.id === "agree";
-    byId("preview").replaceChildren(...(preview ? [previewOf(preview), this.question()] : []).filter(Boolean));
+    byId("preview").replaceChildren(...(preview ? [previewOf(preview, state.plan), this.question()] : []).filter(Boolean));
     if (inside) byId("agree")?.focus();
-    const details = byId("preview").querySelector("details");
-    if (details && open) details.open = true;
   }
 
   /** An expensive query is created only by someone who has read what it costs. */
@@ -205,6 +205,7 @@ class Editor {
     change({ chosen: query.name });
     refreshSoon();
     const here = document.activeElement;
+    if (!this.area.value && (here === document.body || byId("editor-form").contains(here))) showRows();
     if (here === document.body || (here !== this.name && byId("editor-form").contains(here))) this.area.focus();
     announce(`${query.name} created. Its rows are shown under the queries.`);
   }

@@ -18,6 +18,7 @@ export function count(value) {
 
 export const whole = (value) => (missing(value) ? "–" : WHOLE.format(value));
 export const rate = (value) => (missing(value) ? "–" : `${count(value)}/s`);
+export const percent = (value) => (missing(value) ? "–" : `${WHOLE.format(value * 100)} %`);
 export const share = (value) => (missing(value) ? "–" : `${SMALL.format(value * 100)} %`);
 
 export function milliseconds(value) {
@@ -35,15 +36,22 @@ export function age(seconds) {
   return `${Math.floor(whole / 86_400)} d ${Math.floor((whole % 86_400) / 3600)} h`;
 }
 
+/** How far a stream is behind, or ahead of the clock. */
+export function lag(seconds) {
+  if (missing(seconds)) return "–";
+  const size = Math.abs(seconds);
+  return `${seconds < 0 ? "−" : ""}${size < 1 ? `${Math.round(size * 1000)} ms` : age(size)}`;
+}
+
 export function bytes(value) {
-  if (missing(value)) return ["–", ""];
+  if (missing(value)) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let step = 0;
   while (value >= 1024 && step < units.length - 1) {
     value /= 1024;
     step += 1;
   }
-  return [value < 100 && step ? SMALL.format(value) : WHOLE.format(value), units[step]];
+  return `${value < 100 && step ? SMALL.format(value) : WHOLE.format(value)} ${units[step]}`;
 }
 
 export const clock = (unix) => CLOCK.format(new Date(unix * 1000));

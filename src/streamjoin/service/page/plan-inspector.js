@@ -1,20 +1,27 @@
 /* Why a step is where it is: who uses it, what was measured, what sharing saves, and the optimizer's reason. */
 
 import { byId, h } from "./dom.js";
-import { count, milliseconds, plural, share } from "./format.js";
+import { count, milliseconds, plural, rate, share, whole } from "./format.js";
 import { KINDS } from "./plan-model.js";
 import { costBars } from "./preview.js";
-import { change } from "./store.js";
+import { change, state } from "./store.js";
 
 const MOST_QUERIES = 12;
 
 const fact = (name, value) => (value === "–" ? null : [h("dt", {}, name), h("dd", { class: "number" }, value)]);
 
+function facts(node) {
+  const { rows_per_second: rows, candidates_per_second: compared } = node;
+  if (node.kind !== "join") return [fact("Rows", rate(rows)), ...(node.kind === "sink" ? [] : [fact("Rows held", count(node.cardinality))])];
+  const found = compared > 0 ? ` (${share(rows / compared)})` : "";
+  return [fact("Pairs compared", rate(compared)), fact("Pairs found", `${rate(rows)}${found}`), fact("Time per second", milliseconds((node.load ?? 0) * 1000)), fact("Share of all joins", share(node.part))];
+}
+
 function verdict({ cost_shared: shared, cost_apart: apart }) {
   if (!(shared > 0) || !(apart > 0)) return null;
-  const saved = apart / shared;
-  const words = saved > 1.005 ? `Sharing costs ${count(saved)} times less here than apart.` : saved < 0.995 ? `Apart would cost ${count(1 / saved)} times less here.` : "Shared or apart, it costs the same here.";
-  return [costBars(shared, apart), h("p", { class: "quiet" }, words)];
+  const times = apart / shared;
+  const words = times > 1.005 ? `Shared, it is ${count(times)} times less work than apart.` : times < 0.995 ? `Apart, it would be ${count(1 / times)} times less work.` : "Shared or apart, it is the same work.";
+  return [costBars(shared, apart, ["Shared", "Apart"], state.plan), h("p", { class: "quiet" }, words)];
 }
 
 function users(node) {
@@ -29,6 +36,25 @@ function users(node) {
   );
 }
 
+/** How much less work a decision leaves, by its own figures. */
+export function saved({ "cost before": before, "cost after": after }) {
+  const part = before > 0 ? 1 - after / before : 0;
+  return part >= 0.005 ? `, which saves ${Math.round(100 * part)} % of their work` : "";
+}
+
+/* What the optimizer decided about the queries of a step, as one would say it. */
+const REASONS = {
+  share_eagerly: ({ figures }) => (figures["shared steps"] ? "A new query found steps like its own running, and uses them." : "It began with a query that had nothing in common with others."),
+  group_by_cost: ({ changed, figures }) => (changed ? `Its queries were put together anew${saved(figures)}.` : "Its queries stay together: nothing else would be less work."),
+  reorder_joins: ({ changed, figures }) => (changed ? `The streams are joined in another order${saved(figures)}.` : "The order in which streams are joined stays: no other would be less work."),
+};
+
+function why({ decisions }) {
+  if (!decisions?.length) return null;
+  const said = decisions.map((decision) => h("p", {}, REASONS[decision.rule]?.(decision) ?? `${decision.what}, because ${decision.why}.`, h("span", { class: "quiet" }, ` After batch ${whole(decision.batch)}.`)));
+  return [h("p", { class: "quiet" }, "Why it is here"), h("div", { class: "reason" }, said)];
+}
+
 let last = "";
 
 /** Show a node, or hide where there is none; nothing is built anew while the figures stay. */
@@ -41,10 +67,10 @@ export function inspect(node, close) {
   if (node === null) return;
   const inside = place.contains(document.activeElement) ? document.activeElement.textContent : null;
   place.replaceChildren(
-    h("div", { class: "inspector-head" }, h("h3", {}, KINDS[node.kind] ?? node.kind, node.group === undefined || node.group === null ? "" : `, group ${node.group}`), h("button", { type: "button", class: "plain", onclick: close }, "Close")),
+    h("div", { class: "inspector-head" }, h("h3", {}, KINDS[node.kind] ?? node.kind), h("button", { type: "button", class: "plain", onclick: close }, "Close")),
     h("div", {}, h("p", { class: "mono what" }, node.label), users(node)),
-    h("dl", {}, fact("Rows a batch", count(node.rate)), ...(node.kind === "join" ? [fact("Time a batch", milliseconds((node.seconds ?? 0) * 1000)), fact("Share of all joins", share(node.part)), fact("Pairs compared", count(node.candidates))] : []), fact(node.kind === "source" || node.kind === "selection" ? "Rows held" : "Rows found", count(node.cardinality)), fact("Selectivity", share(node.selectivity))),
-    h("div", {}, verdict(node), node.reason ? [h("p", { class: "quiet" }, "Why it is here"), h("p", { class: "reason" }, node.reason)] : null),
+    h("dl", {}, facts(node).flat()),
+    h("div", {}, verdict(node), why(node)),
   );
   if (inside !== null) [...place.querySelectorAll("button")].find((button) => button.textContent === inside)?.focus();
 }

@@ -154,7 +154,7 @@ function drawn(layers, edges, { width, height, along, vertical }) {
   };
   const cells = layers.flat();
   const places = new Map(cells.filter(({ real }) => real).map((cell) => [cell.id, { ...point(cell), rank: cell.rank, index: cell.index }]));
-  const bends = edges.map(({ from, to, rate, path }) => ({ from, to, rate, bends: path.slice(1, -1).map(point) }));
+  const bends = edges.map(({ from, to, path }) => ({ from, to, bends: path.slice(1, -1).map(point) }));
   const far = (field, size) => Math.max(0, ...[...places.values()].map((place) => place[field] + size / 2), ...bends.flatMap((edge) => edge.bends.map((bend) => bend[field])));
   return { places, edges: bends, width: far("x", width), height: far("y", height) };
 }

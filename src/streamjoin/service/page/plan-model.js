@@ -1,6 +1,6 @@
 /* The plan as the picture needs it: what belongs to whom, in words; where it is large, equal branches folded into one. */
 
-import { count, milliseconds, names, plural, share } from "./format.js";
+import { count, milliseconds, names, plural } from "./format.js";
 
 const MOST_NODES = 36;
 /** So many of a folded branch are shown by each click. */
@@ -14,8 +14,8 @@ const users = (node) => [...new Set(node.queries ?? [])].sort();
 /** `unfolded` says how many of each folded branch are shown; the steps of the queries in `lit` are never folded. */
 export function model(plan, { unfolded = new Map(), lit = new Set() } = {}) {
   const nodes = plan.nodes.map((node) => ({ ...node, queries: users(node), shared: users(node).length > 1 && node.kind !== "source" }));
-  const all = nodes.reduce((sum, { seconds }) => sum + (seconds ?? 0), 0);
-  for (const node of nodes) node.part = all > 0 ? (node.seconds ?? 0) / all : 0;
+  const all = nodes.reduce((sum, { load }) => sum + (load ?? 0), 0);
+  for (const node of nodes) node.part = all > 0 ? (node.load ?? 0) / all : 0;
   if (nodes.length <= MOST_NODES) return { nodes, edges: plan.edges.map((edge) => ({ ...edge })), foldable: false };
   return { ...folded(nodes, plan.edges, unfolded, lit), foldable: true };
 }
@@ -47,8 +47,8 @@ function bundle(id, members) {
   const words = plural(members.length, ...MANY[first.kind]);
   const label = first.kind === "sink" ? words : `${headed(first)[0]}: ${words}`;
   const queries = [...new Set(members.flatMap((node) => node.queries))].sort();
-  const figures = Object.fromEntries(["rate", "cardinality", "candidates", "cost_shared", "cost_apart", "seconds", "part"].map((field) => [field, sum(members, field)]));
-  return { ...first, ...figures, id, label, queries, folded: members.length, group: null, selectivity: null, reason: null, shared: first.kind !== "sink" && queries.length > 1 };
+  const figures = Object.fromEntries(["rows_per_second", "candidates_per_second", "load", "cardinality", "cost_shared", "cost_apart", "part"].map((field) => [field, sum(members, field)]));
+  return { ...first, ...figures, id, label, queries, folded: members.length, decisions: [], shared: first.kind !== "sink" && queries.length > 1 };
 }
 
 function folded(nodes, edges, unfolded, lit) {
@@ -63,7 +63,7 @@ function folded(nodes, edges, unfolded, lit) {
   const bundles = [];
   for (const [branch, equal] of members) {
     // The expensive ones are shown first.
-    const ranked = [...equal].sort((a, b) => (b.seconds ?? 0) - (a.seconds ?? 0) || (b.rate ?? 0) - (a.rate ?? 0));
+    const ranked = [...equal].sort((a, b) => (b.load ?? 0) - (a.load ?? 0) || (b.rows_per_second ?? 0) - (a.rows_per_second ?? 0));
     const rest = ranked.slice(unfolded.get(branch) ?? 0);
     if (rest.length < 2) continue;
     const id = `folded ${branch}`;
@@ -74,25 +74,31 @@ function folded(nodes, edges, unfolded, lit) {
   for (const edge of edges) {
     const [from, to] = [inside.get(edge.from) ?? edge.from, inside.get(edge.to) ?? edge.to];
     const known = merged.get(`${from}\u0000${to}`);
-    if (known) known.rate += edge.rate ?? 0;
-    else merged.set(`${from}\u0000${to}`, { from, to, rate: edge.rate ?? 0 });
+    if (known) known.rows_per_second += edge.rows_per_second ?? 0;
+    else merged.set(`${from}\u0000${to}`, { from, to, rows_per_second: edge.rows_per_second ?? 0 });
   }
   return { nodes: [...nodes.filter(({ id }) => !inside.has(id)), ...bundles], edges: [...merged.values()] };
 }
 
-/** A label in two: what it is, and the rest. */
+/** A stream that three streams or more have in them twice is named once. */
+function briefly(title) {
+  const streams = title.split(" ⋈ ");
+  const times = (name) => streams.filter((other) => other === name).length;
+  return streams.length < 3 ? title : [...new Set(streams)].map((name) => (times(name) > 1 ? `${name} ×${times(name)}` : name)).join(" ⋈ ");
+}
+
+/** A label in two: what it is, and what tells it from others. */
 export function headed(node) {
-  const [, title, rest] = /^(.+?)(?:: | → |, )(.+)$/su.exec(node.label) ?? [null, node.label, ""];
+  const [, title, rest] = /^(.+?)(?:: | → )(.+)$/su.exec(node.label) ?? [null, node.label, ""];
   if (node.folded) return [title, rest ? `${rest}, folded` : "folded"];
-  if (node.kind === "selection" && node.selectivity !== null && node.selectivity !== undefined) return [title, [rest, `${share(node.selectivity)} pass`].filter(Boolean).join(", ")];
-  return [title, node.kind === "sink" && rest ? `→ ${rest}` : rest];
+  return [briefly(title), node.kind === "sink" && node.detail ? `→ ${node.detail}` : node.detail || rest];
 }
 
 export function described(node) {
   const parts = [KINDS[node.kind] ?? node.kind, node.label];
   if (node.kind !== "sink" && node.queries.length) parts.push(node.shared ? `shared by ${names(node.queries)}` : `used by ${names(node.queries)}`);
-  if (node.rate !== null && node.rate !== undefined) parts.push(`${count(node.rate)} rows a batch`);
-  if (node.seconds) parts.push(`${milliseconds(node.seconds * 1000)} a batch`);
+  if (node.rows_per_second !== undefined) parts.push(`${count(node.rows_per_second)} rows per second`);
+  if (node.load) parts.push(`${milliseconds(node.load * 1000)} per second`);
   if (node.folded) parts.push("select to unfold");
   return parts.join(", ");
 }

@@ -1,15 +1,15 @@
 /* The plan as a graph: steps in layers, edges as wide as their rate, a badge where queries share a step. Arrow keys walk it. */
 
 import { attribute, byId, empty, h, reconcile, s, say, skeleton } from "./dom.js";
-import { age, count, milliseconds, share } from "./format.js";
+import { age, milliseconds, rate, share } from "./format.js";
 import { inspect } from "./plan-inspector.js";
 import { layout } from "./plan-layout.js";
 import { KINDS, UNFOLDED_AT_ONCE, described, headed, model, summary } from "./plan-model.js";
 import { drawScaled, forgetLook, lookAtSources, startZoom } from "./plan-zoom.js";
 import { change, state, watch } from "./store.js";
 
-const SIZE = { width: 184, height: 66 };
-const WIDE = { ...SIZE, across: 18, along: 64, vertical: false };
+const SIZE = { width: 190, height: 66 };
+const WIDE = { ...SIZE, across: 18, along: 40, vertical: false };
 const TALL = { ...SIZE, across: 14, along: 44, vertical: true };
 const NARROW = 560;
 const MARGIN = 14;
@@ -87,13 +87,18 @@ function updatedNode(element, node) {
   const [title, rest] = headed(node);
   say(element.querySelector(".label"), short(title, "label"));
   say(element.querySelector(".detail"), short(rest, "detail"));
-  say(element.querySelector(".rate"), node.rate === null || node.rate === undefined ? "" : count(node.rate));
+  say(element.querySelector(".rate"), node.rows_per_second === undefined ? "" : rate(node.rows_per_second));
   say(element.querySelector(".sharing text"), `×${node.queries.length}`);
-  const time = node.seconds ? `\n${milliseconds(node.seconds * 1000)} a batch, ${share(node.part)} of all joins` : "";
+  const time = node.load ? `\n${milliseconds(node.load * 1000)} per second, ${share(node.part)} of all joins` : "";
   say(element.querySelector("title"), `${node.label}${time}`);
 }
 
-const traces = (name) => name.toLowerCase().includes(state.traced.toLowerCase());
+/** The query of the name that is looked for; without one, those whose names have it in them. */
+function traces(name) {
+  const wanted = state.traced.toLowerCase();
+  const known = (state.queries ?? []).some((query) => query.name.toLowerCase() === wanted);
+  return known ? name.toLowerCase() === wanted : name.toLowerCase().includes(wanted);
+}
 
 /** Whether a step has no part in the queries that are looked for, or in the one that is pointed at or chosen. */
 function away(queries) {
@@ -124,12 +129,12 @@ function curve(from, to, bends) {
 }
 
 function drawEdges() {
-  const most = Math.max(1e-9, ...view.edges.map((edge) => edge.rate ?? 0));
+  const most = Math.max(1e-9, ...view.edges.map((edge) => edge.flow ?? 0));
   for (const edge of view.edges) {
     const [from, to] = [view.shown.get(edge.from), view.shown.get(edge.to)];
     if (!from || !to) continue;
     edge.element.setAttribute("d", curve(from, to, view.moving ? [] : edge.bends));
-    edge.element.setAttribute("stroke-width", (1.5 + 6.5 * Math.sqrt((edge.rate ?? 0) / most)).toFixed(2));
+    edge.element.setAttribute("stroke-width", (1.5 + 6.5 * Math.sqrt((edge.flow ?? 0) / most)).toFixed(2));
     const both = [view.nodes.get(edge.from), view.nodes.get(edge.to)];
     attribute(edge.element, "data-away", both.some((node) => away(node.queries)));
   }
@@ -176,7 +181,9 @@ function show(animated = true) {
   const scroll = byId("plan-scroll");
   say(byId("plan-summary"), summary(nodes));
   showAge();
-  view.fold.hidden = view.unfolded.size === 0;
+  // It keeps its place, so that the buttons beside it keep theirs.
+  attribute(view.fold, "data-unused", view.unfolded.size === 0);
+  view.fold.disabled = view.unfolded.size === 0;
   if (!nodes.some(({ kind }) => kind !== "source")) return showNothing(scroll, nodes);
   if (!view.svg?.isConnected) start(scroll);
   const [before, pickedBefore] = [view.nodes.get(view.focus), view.nodes.get(view.picked)];
@@ -228,8 +235,8 @@ function arrange(nodes, edges, scroll) {
     view.layout = layout(nodes, edges, view.vertical ? TALL : WIDE);
     view.places = new Map([...view.layout.places].map(([id, place]) => [id, { ...place }]));
   }
-  const rates = new Map(edges.map(({ from, to, rate: flow }) => [`${from} ${to}`, flow]));
-  view.edges = view.layout.edges.map((edge) => ({ ...edge, rate: rates.get(`${edge.from} ${edge.to}`) }));
+  const flows = new Map(edges.map(({ from, to, rows_per_second: flow }) => [`${from} ${to}`, flow]));
+  view.edges = view.layout.edges.map((edge) => ({ ...edge, flow: flows.get(`${edge.from} ${edge.to}`) }));
   const { width, height } = { width: view.layout.width + 2 * MARGIN, height: view.layout.height + 2 * MARGIN };
   attribute(view.svg, "viewBox", `${-MARGIN} ${-MARGIN} ${width} ${height}`);
   const corner = ({ x, y }) => ({ x: x + MARGIN - SIZE.width / 2, y: y + MARGIN - SIZE.height / 2 });
@@ -260,7 +267,7 @@ function showNothing(scroll, nodes) {
 
 function legend() {
   const part = (kind) => h("li", {}, s("svg", { viewBox: "-1 -1 11 10", "aria-hidden": "true", class: `is-${kind}` }, s("path", { class: "glyph", d: GLYPHS[kind] })), KINDS[kind]);
-  return h("ul", { class: "legend" }, Object.keys(KINDS).map(part), h("li", {}, h("span", { class: "badge", "data-state": "shared" }, "×2"), "queries that share a step"), h("li", {}, s("svg", { viewBox: "0 0 22 8", "aria-hidden": "true", class: "wide" }, s("rect", { class: "heat", "data-level": "high", y: 2, width: 22, height: 4, rx: 2 })), "share of the time of all joins"), h("li", { class: "quiet" }, "Figures are rows a batch; wider edges carry more."));
+  return h("ul", { class: "legend" }, Object.keys(KINDS).map(part), h("li", {}, h("span", { class: "badge", "data-state": "shared" }, "×2"), "queries that share a step"), h("li", {}, s("svg", { viewBox: "0 0 22 8", "aria-hidden": "true", class: "wide" }, s("rect", { class: "heat", "data-level": "high", y: 2, width: 22, height: 4, rx: 2 })), "share of the time of all joins"), h("li", { class: "quiet" }, "Wider edges carry more rows per second."));
 }
 
 /** A folded branch shows more of its steps, a sink its rows, and every step its figures. */
@@ -294,7 +301,10 @@ function key(event) {
     event.preventDefault();
     return pick(view.focus);
   }
-  if (event.key === "Escape" && view.picked) return pick(view.picked);
+  if (event.key === "Escape" && view.picked) {
+    pick(view.picked);
+    return view.elements.get(view.focus)?.focus({ preventScroll: true });
+  }
   const along = forward.indexOf(event.key) * 2 - 1;
   const step = sideways.indexOf(event.key) * 2 - 1;
   if (forward.includes(event.key)) {
@@ -315,7 +325,7 @@ function showAge() {
 }
 
 function tools() {
-  view.fold = h("button", { type: "button", class: "plain", hidden: true, onclick: () => (view.unfolded.clear(), show()) }, "Fold");
+  view.fold = h("button", { type: "button", class: "plain", disabled: true, "data-unused": true, onclick: () => (view.unfolded.clear(), show()) }, "Fold");
   const find = h("input", { type: "search", class: "find", placeholder: "Light a query's path", "aria-label": "Light the path of a query", oninput: (event) => change({ traced: event.target.value.trim() }) });
   byId("plan-tools").append(find, view.fold);
 }

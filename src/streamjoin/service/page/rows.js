@@ -3,12 +3,12 @@
 import { Problem, download, get, queryPath, subscribe } from "./api.js";
 import { announce, attribute, byId, empty, h, say, skeleton } from "./dom.js";
 import { count, plural } from "./format.js";
-import { badge } from "./queries.js";
+import { badge, problemOf } from "./queries.js";
+import { rowsTable } from "./rows-table.js";
 import { change, state, watch } from "./store.js";
 import { highlighted } from "./sql-language.js";
 
 const SHOWN = 200;
-const MOST_MARKED = 25;
 const AGAIN_AFTER = 1000;
 const MOST_SAVED = 100_000;
 
@@ -21,16 +21,6 @@ const connected = () =>
     look();
   });
 
-const numeric = (type) => /int|float|double|decimal|bigint|long|short|byte/i.test(type) && !/interval/i.test(type);
-
-function cell(value, number) {
-  if (value === null || value === undefined) return h("td", { class: number ? "null number" : "null" }, "null");
-  const text = typeof value === "object" ? JSON.stringify(value) : String(value);
-  // Sums of floats end in noise; the cell shows twelve digits, its title all.
-  const shown = typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(12))) : text;
-  return h("td", { class: number ? "number" : null, title: shown !== text || text.length > 30 ? text : null }, shown);
-}
-
 class Tail {
   constructor(query) {
     this.query = query;
@@ -39,15 +29,12 @@ class Tail {
     this.waiting = [];
     this.stopped = false;
     this.link = new AbortController();
-    this.numbers = query.columns.map(([, type]) => numeric(type));
-    this.tbody = h("tbody");
+    this.shown = [];
   }
 
   show() {
-    const headings = this.query.columns.map(([name, type], index) =>
-      h("th", { scope: "col", class: this.numbers[index] ? "number" : null }, name, h("span", { class: "type quiet" }, type)),
-    );
-    const table = h("table", {}, h("caption", { class: "unseen" }, `Newest rows of ${this.query.name}, newest first`), h("thead", {}, h("tr", {}, headings)), this.tbody);
+    const { table, show } = rowsTable(`Newest rows of ${this.query.name}, newest first`, this.query.columns);
+    this.fill = show;
     this.note = h("p", { class: "empty" }, "Waiting for the first row …");
     this.scroll = h("div", { class: "rows-scroll live", tabindex: 0, role: "region", "aria-label": `Newest rows of ${this.query.name}`, hidden: true }, table);
     byId("rows-body").replaceChildren(sqlOf(this.query), skeleton());
@@ -61,8 +48,8 @@ class Tail {
         const kept = await get(queryPath(this.query.name, `/rows?limit=${SHOWN}`), { signal });
         const events = await subscribe(queryPath(this.query.name, `/events?after=${kept.total}&limit=${SHOWN}`), signal);
         byId("rows-body").replaceChildren(sqlOf(this.query), this.note, this.scroll);
-        this.tbody.replaceChildren();
-        this.add(kept.rows, false);
+        this.shown = [];
+        this.add(kept.rows);
         for await (const { event, data } of events) {
           if (event === "rows") this.take(data);
           if (event === "end" && data?.reason !== "stopping") return this.end();
@@ -79,25 +66,23 @@ class Tail {
   take({ rows, skipped }) {
     this.skipped += skipped ?? 0;
     if (this.held) this.waiting.push(...rows);
-    else this.add(rows, true);
+    else this.add(rows);
     this.waiting = this.waiting.slice(-SHOWN);
     this.summarize();
   }
 
   /** Newest first: what comes last is put on top. */
-  add(rows, fresh) {
-    const newest = rows.slice(-SHOWN).reverse();
-    fresh &&= newest.length <= MOST_MARKED;
-    this.tbody.prepend(...newest.map((row) => h("tr", { class: fresh ? "fresh" : null }, row.map((value, index) => cell(value, this.numbers[index])))));
-    while (this.tbody.children.length > SHOWN) this.tbody.lastElementChild.remove();
-    this.note.hidden = this.tbody.children.length > 0;
+  add(rows) {
+    this.shown = [...rows.slice(-SHOWN).reverse(), ...this.shown].slice(0, SHOWN);
+    this.fill(this.shown);
+    this.note.hidden = this.shown.length > 0;
     this.scroll.hidden = !this.note.hidden;
     this.summarize();
   }
 
   hold(held) {
     this.held = held;
-    if (!held) this.add(this.waiting.splice(0), true);
+    if (!held) this.add(this.waiting.splice(0));
     this.summarize();
   }
 
@@ -125,7 +110,7 @@ function sqlOf(query) {
 }
 
 function tools(tail) {
-  const hold = h("button", { type: "button", "aria-pressed": "false" }, "Hold");
+  const hold = h("button", { type: "button", class: "hold", "aria-pressed": "false" }, "Hold");
   hold.addEventListener("click", () => {
     tail.hold(!tail.held);
     attribute(hold, "aria-pressed", String(tail.held));
@@ -160,6 +145,9 @@ function showChosen() {
   }
   const shown = byId("rows-tools").firstElementChild;
   if (shown.dataset.state !== query.state) shown.replaceWith(badge(query.state));
+  const problem = problemOf(query);
+  byId("rows-problem").hidden = !problem;
+  say(byId("rows-problem"), problem);
   open.summarize();
 }
 

@@ -83,6 +83,9 @@ export function removeQuery(name) {
 const total = (counts) => Object.values(counts ?? {}).reduce((sum, rows) => sum + rows, 0);
 const rowsOf = (sample, field, name) => (name === undefined ? total(sample[field]) : (sample[field]?.[name] ?? 0));
 
+/** What is drawn is over so many seconds at least: streams have batches of their own, now two and now four in a second. */
+export const DRAWN_SECONDS = 3;
+
 /** Rows a second by sample, of one name or of all: over the last `seconds` at least, since batches may come in bursts. */
 export function series(samples, field, name, seconds = 1) {
   const sums = [0];

@@ -3,7 +3,7 @@
 import { KINDS, happenings } from "./activity.js";
 import { attribute, byId, empty, h, reconcile, s, say, skeleton } from "./dom.js";
 import { axis, clock, milliseconds, rate, usual, whole } from "./format.js";
-import { series, state, watch } from "./store.js";
+import { DRAWN_SECONDS, series, state, watch } from "./store.js";
 
 const PAD = { left: 58, right: 12, top: 16 };
 const LANES = { flow: { top: PAD.top, height: 104 }, marks: { top: 144, height: 22 }, delay: { top: 180, height: 46 }, time: { top: 248, height: 46 } };
@@ -36,7 +36,7 @@ function visible() {
   const { samples } = state;
   const begin = present() - chart.range;
   const first = Math.max(0, samples.findIndex((sample) => sample.at >= begin));
-  const [flowIn, flowOut] = [series(samples, "rows_in"), series(samples, "rows_out")];
+  const [flowIn, flowOut] = ["rows_in", "rows_out"].map((field) => series(samples, field, undefined, DRAWN_SECONDS));
   const inside = samples.at(-1)?.at >= begin ? samples.slice(first) : [];
   return inside.map((sample, index) => ({ sample, rowsIn: flowIn[first + index], rowsOut: flowOut[first + index], ms: sample.seconds * 1000, stages: stagesOf(sample) }));
 }
@@ -181,7 +181,7 @@ function read(index) {
   const late = here.sample.latency_ms;
   const words = `${clock(here.sample.at)}, batch ${whole(here.sample.batch)}: ${rate(here.rowsIn)} in, ${rate(here.rowsOut)} out, batch time ${milliseconds(here.ms)}${mostly(here)}${late === null ? "" : `, latency ${milliseconds(late)}`}`;
   attribute(svg, "aria-valuetext", words);
-  say(byId("timeline-reading"), chart.at === null ? "" : words);
+  say(byId("timeline-reading"), words);
   if (chart.at === null) return cursor.replaceChildren();
   const x = chart.x(here.sample.at);
   cursor.replaceChildren(s("line", { x1: x, x2: x, y1: PAD.top, y2: BOTTOM }), ...[chart.flow.y(here.rowsIn), chart.flow.y(here.rowsOut), chart.time.y(here.ms)].map((y) => s("circle", { cx: x, cy: y, r: 3.5 })));

@@ -22,6 +22,9 @@ _QUERY: Final[dict[str, Any]] = {
     "rows_missed": 0,
     "retry_at": None,
     "latency": {"source": 20.1, "read": 2.5, "queue": 4.0, "join": 8.3, "store": 2.9, "sink": 0.4},
+    "owner": "alice",
+    "cpu_seconds": 1.84,
+    "state_bytes": 1_204_224,
 }
 _STREAM: Final[dict[str, Any]] = {
     "name": "trades",
@@ -38,6 +41,8 @@ _STREAM: Final[dict[str, Any]] = {
     "failures": 0,
     "retry_at": None,
     "backpressure": 0.04,
+    "caught_up": None,
+    "catch_up_seconds": None,
 }
 _CHANGE: Final[dict[str, Any]] = {
     "serial": 4,
@@ -69,11 +74,15 @@ _BATCH: Final[dict[str, Any]] = {
         "finishing": 0.001,
     },
     "plan_changes": [],
+    "memory_bytes": 402653184,
+    "memory_budget": 4294967296,
+    "budget_share": 0.01,
 }
 _NODE: Final[dict[str, Any]] = {
     "id": "join:0:quotes+trades:quotes.sym = trades.sym",
     "kind": "join",
     "label": "quotes ⋈ trades: quotes.sym = trades.sym",
+    "detail": "sym",
     "queries": ["near"],
     "group": 0,
     "rate": 161.0,
@@ -83,7 +92,11 @@ _NODE: Final[dict[str, Any]] = {
     "cost_shared": 161.0,
     "cost_apart": 161.0,
     "seconds": 0.004,
+    "rows_per_second": 158.2,
+    "candidates_per_second": 690.4,
+    "load": 0.004,
     "reason": "",
+    "decisions": [],
 }
 _PREVIEW: Final[dict[str, Any]] = {
     "columns": [["sym", "string"], ["px", "double"], ["bid", "double"]],
@@ -96,6 +109,9 @@ _PREVIEW: Final[dict[str, Any]] = {
     "text": "new tuples of trades\n└─ quotes by s0.sym = s1.sym: shared with 1 queries",
     "warning": None,
     "needs_allow_scan": False,
+    "rows": [["ACME", 101.5, 101.0]],
+    "rows_found": 37,
+    "tuples": {"quotes": 100, "trades": 100},
 }
 _ROWS: Final[dict[str, Any]] = {
     "columns": [["sym", "string"], ["px", "double"], ["bid", "double"]],
@@ -118,11 +134,12 @@ _ACTIVITY: Final[dict[str, Any]] = {
     },
     "words": "batch 412 has been running for 47 s, joining quotes ⋈ trades for q17",
     "stuck": False,
+    "catching_up": {"share": 0.41, "seconds": 180.0, "streams": ["trades"]},
 }
 EXAMPLES: Final[dict[tuple[str, str], Any]] = {
     ("health", "200"): {"status": "ok"},
-    ("ready", "200"): {"status": "ready", "reason": None},
-    ("ready", "503"): {"status": "stuck", "reason": _ACTIVITY["words"]},
+    ("ready", "200"): {"status": "ready", "reason": None, "catching_up": "catching up: 41 %, 3 min"},
+    ("ready", "503"): {"status": "stuck", "reason": _ACTIVITY["words"], "catching_up": None},
     ("show_activity", "200"): _ACTIVITY,
     ("show_info", "200"): {
         "version": "1.0.0",
@@ -139,6 +156,7 @@ EXAMPLES: Final[dict[tuple[str, str], Any]] = {
             "connections": 512,
             "readers": 64,
             "rows_kept": 1000,
+            "rows_bytes": 67108864,
             "spool_rows": 1000000,
             "spool_bytes": 1073741824,
             "query_candidates": 2000000000,
@@ -146,6 +164,11 @@ EXAMPLES: Final[dict[tuple[str, str], Any]] = {
             "query_bytes": 1073741824,
             "aside_bytes": 4294967296,
             "scan_pairs": 50000000,
+            "engine_rows": None,
+            "engine_bytes": None,
+            "engine_memory": 4294967296,
+            "batch_rows": 100000,
+            "batch_bytes": 67108864,
         },
         "sinks": ["files"],
         "trigger": None,
@@ -160,10 +183,17 @@ EXAMPLES: Final[dict[tuple[str, str], Any]] = {
     ("show_query", "200"): _QUERY,
     ("pause_query", "200"): {**_QUERY, "state": "paused"},
     ("resume_query", "200"): _QUERY,
-    ("newest_rows", "200"): _ROWS,
+    ("newest_rows", "200"): {
+        **_ROWS,
+        "next": "WyJuZWFyIiwxNzY3MjI1NjAwLjAsIjNmMmE5YzBkMTc3ZSIsNDgyMTBd",
+        "remaining": 0,
+        "missed": 0,
+        "repeated": 0,
+        "state": "running",
+    },
     ("show_plan", "200"): {
         "nodes": [_NODE],
-        "edges": [{"from": "selection:0:trades", "to": _NODE["id"], "rate": 320.0}],
+        "edges": [{"from": "selection:0:trades", "to": _NODE["id"], "rate": 320.0, "rows_per_second": 315.1}],
         "decisions": [],
         "sharing": "cost",
         "cost_shared": 161.0,

@@ -1,6 +1,6 @@
 """The models of requests and responses, for the OpenAPI description and for validating requests.
 
-The engine's records (`adhoc/engine/info.py`) are responses too; the models here contain them. The fuzz test checks
+The engine's records (`queries/engine/info.py`) are responses too; the models here contain them. The fuzz test checks
 responses against these models.
 """
 
@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from streamjoin.adhoc.engine.info import BatchEvent, ChangeRecord, QueryInfo, RunningBatch, StreamInfo
+from streamjoin.queries.engine.info import (
+    BatchEvent,
+    CatchingUp,
+    ChangeRecord,
+    QueryInfo,
+    QueryState,
+    RunningBatch,
+    StreamInfo,
+)
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 EXAMPLE_SQL = (
@@ -25,7 +33,7 @@ class NewQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"sql": EXAMPLE_SQL, "name": "near"}]})
 
-    sql: Annotated[str, Field(min_length=1, max_length=20_000, description="The join, in the ad-hoc dialect.")]
+    sql: Annotated[str, Field(max_length=20_000, description="The join, in the ad-hoc dialect.")]
     name: Annotated[str | None, Field(pattern=NAME, description="A name; generated if not given.")] = None
     sink: Annotated[
         str | None,
@@ -101,6 +109,8 @@ class Readiness(Described):
     """`stuck` is a batch that has been running for longer than `batch_time`."""
     reason: str | None = None
     """Why it is not ready."""
+    catching_up: str | None = None
+    """How far the streams are with what they have missed, in words; null if they have missed nothing."""
 
 
 class EngineActivity(Described):
@@ -112,6 +122,8 @@ class EngineActivity(Described):
     """The same in words."""
     stuck: bool
     """Whether it has been running for longer than `batch_time`."""
+    catching_up: CatchingUp | None
+    """The streams that catch up with their sources after a pause or a burst; null if none does."""
 
 
 class Page(Described):
@@ -150,6 +162,21 @@ class RowsAside(Rows):
     """The newest rows that were set aside; `total` counts all since the start."""
 
 
+class PageOfRows(Rows):
+    """Rows of a query after a cursor, or the newest ones, after which `next` continues."""
+
+    next: str
+    """The cursor of the rows that follow: the next request's `after`."""
+    remaining: int
+    """How many rows there are after these by now."""
+    missed: int
+    """How many rows after the cursor, before these, are no longer kept."""
+    repeated: int
+    """How many of these rows, from the first, may have been sent before a crash of the service."""
+    state: QueryState
+    """The state of the query; a `dropped` one gets no rows after `total`."""
+
+
 class Changes(Page):
     """Changes in order."""
 
@@ -164,8 +191,25 @@ class History(Page):
     """The batches."""
 
 
+class NodeDecision(Described):
+    """A decision of the optimizer about queries of a node."""
+
+    rule: str
+    """The rule: `share_eagerly`, `group_by_cost` or `reorder_joins`."""
+    batch: int
+    """The batch after which it was made."""
+    changed: bool
+    """Whether the plan became another one."""
+    what: str
+    """What it did or left."""
+    why: str
+    """Its reason."""
+    figures: dict[str, float]
+    """What it went by."""
+
+
 class Node(Described):
-    """A node of the plan; figures are per batch."""
+    """A node of the plan; figures are per batch, where they do not say otherwise."""
 
     id: str
     """Its name, the same as long as the step is in the plan."""
@@ -173,6 +217,8 @@ class Node(Described):
     """What it does."""
     label: str
     """What it is, for people."""
+    detail: str
+    """In few letters, what tells it from others of its streams: the condition of a join, the kind of a sink."""
     queries: list[str]
     """The queries that use it."""
     group: int | None
@@ -191,8 +237,16 @@ class Node(Described):
     """Partial results if each query computed its own."""
     seconds: float
     """The time that a join took."""
+    rows_per_second: float
+    """Rows that leave it per second, in the last ten seconds."""
+    candidates_per_second: float
+    """Pairs that a join compared per second, likewise."""
+    load: float
+    """Seconds of threads that a join took per second, likewise."""
     reason: str
     """The optimizer's decisions about its queries, one per line."""
+    decisions: list[NodeDecision]
+    """The same, in parts."""
 
 
 class Edge(Described):
@@ -205,6 +259,8 @@ class Edge(Described):
     """The node they go to."""
     rate: float
     """Tuples per batch."""
+    rows_per_second: float
+    """Tuples per second, in the last ten seconds."""
 
 
 class PlanModel(Described):
@@ -249,6 +305,8 @@ class LimitsModel(Described):
     """Open event streams."""
     rows_kept: int
     """The newest rows that are kept per query."""
+    rows_bytes: int
+    """The bytes of the rows of all queries that are kept for later readers."""
     spool_rows: int
     """Rows that may wait for the sink of a query."""
     spool_bytes: int
@@ -263,6 +321,16 @@ class LimitsModel(Described):
     """Bytes of the late and of the malformed rows that are kept per stream."""
     scan_pairs: int
     """Pairs per second from which a join without key or band needs `allow_scan`."""
+    engine_rows: int | None
+    """Rows that all queries together may produce in a batch; null for any number."""
+    engine_bytes: int | None
+    """The bytes of those in memory; null for half of the memory."""
+    engine_memory: int | None
+    """The memory that the process may have; null for 70 % of what there is for it."""
+    batch_rows: int
+    """Rows that a source gives to one batch."""
+    batch_bytes: int
+    """The bytes of those."""
 
 
 class Info(Described):

@@ -9,12 +9,11 @@ import pyarrow as pa
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from streamjoin.adhoc.engine.info import StreamInfo
 from streamjoin.model import json_values
-from streamjoin.service.contract import ServedEngine
+from streamjoin.queries.engine.engine import Engine
+from streamjoin.queries.engine.info import StreamInfo
 from streamjoin.service.routes import models
-from streamjoin.service.routes.answers import respond
-from streamjoin.service.routes.documented import ERRORS, problems
+from streamjoin.service.routes.answers import ERRORS, problems, respond
 from streamjoin.service.routes.paging import Cursor, page
 from streamjoin.service.routes.paging import Limit as PageLimit
 from streamjoin.service.state import service_of
@@ -25,7 +24,7 @@ Name = Annotated[str, Path(max_length=200, description="The stream's name.", exa
 Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of rows.")]
 
 
-def _stream_info(engine: ServedEngine, name: str) -> StreamInfo:
+def _stream_info(engine: Engine, name: str) -> StreamInfo:
     info = next((stream for stream in engine.streams() if stream.name == name), None)
     if info is None:
         raise Problem(404, "no-such-stream", f"there is no stream {name!r}")

@@ -12,13 +12,12 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from streamjoin._version import __version__
+from streamjoin.queries.engine.engine import Engine
 from streamjoin.service import metrics
-from streamjoin.service.contract import ServedEngine
 from streamjoin.service.event_stream import EventStream, engine_events
 from streamjoin.service.plan_graph import PlanGraph
 from streamjoin.service.routes import models
-from streamjoin.service.routes.answers import respond
-from streamjoin.service.routes.documented import ERRORS, problems
+from streamjoin.service.routes.answers import ERRORS, problems, respond
 from streamjoin.service.routes.paging import Cursor, Limit, page
 from streamjoin.service.state import Service, service_of
 from streamjoin.service.web.problems import Problem
@@ -50,11 +49,14 @@ async def health() -> Response:
     },
 )
 async def ready(request: Request) -> Response:
-    """For a readiness probe; needs no token."""
-    phase, reason = service_of(request).ready
+    """For a readiness probe; needs no token. A service that catches up with its sources is ready, and says so."""
+    service = service_of(request)
+    phase, reason = service.ready
+    behind = service.catching_up
+    words = None if behind is None else str(behind)
     if phase == "running":
-        return respond({"status": "ready", "reason": None})
-    return respond({"status": phase, "reason": reason}, 503)
+        return respond({"status": "ready", "reason": None, "catching_up": words})
+    return respond({"status": phase, "reason": reason, "catching_up": words}, 503)
 
 
 @router.get(
@@ -68,8 +70,14 @@ async def show_activity(request: Request) -> Response:
     """The batch that runs now, where in the plan it is, and for which queries. It never waits for the batch."""
     service = service_of(request)
     running = service.engine.activity()
-    stuck = service.ready[0] == "stuck"
-    return respond({"running": running, "words": None if running is None else str(running), "stuck": stuck})
+    return respond(
+        {
+            "running": running,
+            "words": None if running is None else str(running),
+            "stuck": service.ready[0] == "stuck",
+            "catching_up": service.catching_up,
+        }
+    )
 
 
 @router.get(
@@ -117,17 +125,15 @@ async def show_plan(
     return await service.plans.answer(wanted, make)
 
 
-def _plan(service: Service, engine: ServedEngine, wanted: str) -> Response:
+def _plan(service: Service, engine: Engine, wanted: str) -> Response:
     explanation = engine.explain()
     at = time.time()
     if wanted == "dot":
         return Response(explanation.dot, media_type=_DOT)
     if wanted == "text":
         return PlainTextResponse(str(explanation))
-    streams = [stream.name for stream in engine.streams()]
     last = service.hub.last
-    sinks = {query.name: query.sink for query in engine.queries()}
-    graph = PlanGraph(explanation, streams, sinks, last.rows_out if last is not None else {})
+    graph = PlanGraph(explanation, engine.streams(), engine.queries(), last.rows_out if last is not None else {})
     return respond({**graph.as_data(), "at": at})
 
 
@@ -175,7 +181,10 @@ async def history(request: Request, limit: Limit = None, cursor: Cursor = None) 
     responses=ERRORS,
 )
 async def follow_events(request: Request) -> Response:
-    """Server-sent events: `batch`, `change`, `skipped` where a reader was too slow, `end`."""
+    """Server-sent events: `batch`, `change`, `state` of queries that are degraded or no longer are, `skipped`, `end`.
+
+    `skipped` says how many events a reader that was too slow has missed.
+    """
     service = service_of(request)
     return EventStream(service, partial(engine_events, service, service.engine))
 

@@ -1,1 +1,1 @@
-"""What stands before every route: connections, limits, tokens, errors, shared answers."""
+"""What every request passes before its route: connections, limits, tokens, errors, shared answers."""

@@ -136,7 +136,7 @@ class LastKnown:
     """Responses that have to wait for the end of a batch; used on the event loop's thread only.
 
     A request gets a response that is new, or computed within `PATIENCE` seconds, else the last known one: it says
-    itself how old it is. A computation goes on when nobody waits for it any more.
+    itself how old it is. A computation goes on when no request waits for it any more.
     """
 
     def __init__(

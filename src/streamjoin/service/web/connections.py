@@ -23,15 +23,20 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from streamjoin.model.errors import SetupError
 from streamjoin.service.web.problems import MEDIA_TYPE, Problem
+from streamjoin.service.web.tls import Certificate, TlsHandshake
 
 ACCEPTED_AT_ONCE: Final = 16
 """Connections that the event loop accepts in one round."""
 _NOT_YET_COUNTED: Final = 4 * ACCEPTED_AT_ONCE
 """Connections that may be open but not counted yet: counting and closing take a few rounds of the event loop."""
+_HANDSHAKES: Final = 2 * ACCEPTED_AT_ONCE
+"""TLS handshakes at a time; they are among the connections that are not counted yet."""
 _DESCRIPTORS: Final = 2
 """File descriptors per connection: its socket, and the file of the page that is being sent."""
 _FEWEST: Final = 16
 MOST_HEADER_BYTES: Final = 65_536
+_AROUND_HEADER: Final = 4
+"""The colon, the space and the end of a line."""
 PATIENCE: Final = 60.0
 """Seconds after which a client that reads nothing of its response is disconnected."""
 _GOODBYE: Final = 5.0
@@ -75,7 +80,10 @@ class Connections:
         self.clock = clock
         self.ended: Counter[str] = Counter()
         """The number of connections that the service ended, by reason."""
+        self.certificate: Certificate | None = None
+        """With it connections begin with a handshake."""
         self._open: set[Connection] = set()
+        self._handshakes: dict[TlsHandshake, None] = {}
 
     @property
     def open(self) -> int:
@@ -85,7 +93,24 @@ class Connections:
     @property
     def protocol(self) -> type[asyncio.Protocol]:
         """Create the protocol of a new connection, for uvicorn."""
-        return cast("type[asyncio.Protocol]", partial(Connection, self))
+        made = partial(Connection, self) if self.certificate is None else self._secured
+        return cast("type[asyncio.Protocol]", made)
+
+    def _secured(self, **options: Any) -> TlsHandshake:
+        if self.certificate is None:
+            raise AssertionError("a handshake without a certificate")
+        if len(self._handshakes) >= _HANDSHAKES:
+            slowest = next(iter(self._handshakes))
+            self._note("pushed_out")
+            slowest.abort()
+            self._handshakes.pop(slowest, None)
+        begin = partial(Connection, self, **options)
+        handshake = TlsHandshake(self.certificate.context, self.request_seconds, begin, self._shaken)
+        self._handshakes[handshake] = None
+        return handshake
+
+    def _shaken(self, handshake: TlsHandshake) -> None:
+        self._handshakes.pop(handshake, None)
 
     def opened(self, connection: Connection) -> None:
         """Admit a new connection, or reject it."""
@@ -148,7 +173,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, connections: Connections, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._all = connections
-        self._in_header, self._header_bytes = False, 0
+        self._in_header, self._header_bytes, self._parsed_bytes = False, 0, 0
         self.waiting_since: float | None = None
         """Since when the client has not sent a complete request."""
         self.paused_since: float | None = None
@@ -178,19 +203,41 @@ class Connection(HttpToolsProtocol):
         if before and self._in_header:
             self._header_bytes += len(data)
             if self._header_bytes > MOST_HEADER_BYTES:
-                message = f"a request's headers are at most {MOST_HEADER_BYTES:,} bytes"
-                self.refuse(Problem(431, "headers-too-large", message))
+                self._refuse_headers()
         self._note_request()
+
+    def _refuse_headers(self) -> None:
+        message = f"a request's headers are at most {MOST_HEADER_BYTES:,} bytes"
+        self.refuse(Problem(431, "headers-too-large", message))
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._in_header, self._header_bytes = True, 0
+        self._in_header, self._header_bytes, self._parsed_bytes = True, 0, 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """The path has come, or a part of it."""
+        self._parsed_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header has come."""
+        self._parsed_bytes += len(name) + len(value) + _AROUND_HEADER
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The headers are complete."""
         self._in_header = False
+        if self._parsed_bytes > MOST_HEADER_BYTES:
+            # They may have come in one piece, which is larger than the limit.
+            self._refuse_headers()
+            raise ValueError("headers too large")
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, unless the request is refused already."""
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
         """A response is complete."""

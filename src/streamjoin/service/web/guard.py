@@ -7,7 +7,6 @@ page to read, and unsafe requests that a foreign page could send are rejected.
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from streamjoin.service.clients import ApiClient, Clients
 from streamjoin.service.config import ServiceConfig, is_loopback
 from streamjoin.service.metrics import Requests
 from streamjoin.service.web.problems import Problem, unexpected
@@ -26,6 +26,8 @@ _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 JSON: Final = "application/json"
 HEAD_ONLY: Final = "streamjoin.head"
 """A key of the scope of a request whose response is only headers."""
+CLIENT: Final = "streamjoin.client"
+"""A key of the scope: the `ApiClient` that sent the request, or None where no token is needed."""
 _LONGEST_LENGTH: Final = 15
 _SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
 """Headers that are checked here. If one is repeated, a proxy or a route may read another value than was checked."""
@@ -44,9 +46,9 @@ _HEADERS: Final = (
 class Guard:
     """ASGI middleware that checks every request and adds security headers."""
 
-    def __init__(self, app: ASGIApp, config: ServiceConfig, requests: Requests) -> None:
+    def __init__(self, app: ASGIApp, config: ServiceConfig, requests: Requests, clients: Clients) -> None:
         self._app = app
-        self._token = config.token.encode() if config.token is not None else None
+        self._clients = clients
         self._limit = config.limits.request_bytes
         self._requests = requests
         self._hosts = _hosts(config)
@@ -74,7 +76,9 @@ class Guard:
 
         try:
             headers: dict[bytes, bytes] = dict(scope["headers"])
-            refused = _doubled(scope["headers"]) or self._refusal(method, scope["path"], headers)
+            client = self._client(headers)
+            scope[CLIENT] = client
+            refused = _doubled(scope["headers"]) or self._refusal(method, scope["path"], headers, client)
             if refused is not None:
                 await refused.response(scope["path"])(scope, receive, noted)
             else:
@@ -83,15 +87,17 @@ class Guard:
             route = getattr(scope.get("route"), "path", "other")
             self._requests.count(method, route, status, time.perf_counter() - begin)
 
-    def _refusal(self, method: str, path: str, headers: dict[bytes, bytes]) -> Problem | None:
+    def _client(self, headers: dict[bytes, bytes]) -> ApiClient | None:
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        return self._clients.find(token.strip()) if scheme.lower() == b"bearer" else None
+
+    def _refusal(self, method: str, path: str, headers: dict[bytes, bytes], client: ApiClient | None) -> Problem | None:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts is not None and host_name(host) not in self._hosts:
             return Problem(421, "wrong-host", "the Host header names another machine; add it to allowed_hosts")
-        if self._token is not None and not (path in OPEN or path.startswith(_OPEN_PREFIX)):
-            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-                message = "send the service's token: Authorization: Bearer ..."
-                return Problem(401, "unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
+        if self._clients.required and client is None and not (path in OPEN or path.startswith(_OPEN_PREFIX)):
+            message = "send the service's token: Authorization: Bearer ..."
+            return Problem(401, "unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
         if method not in _SAFE and _is_foreign(headers, host):
             return Problem(403, "foreign-origin", "pages of another origin may not change anything here")
         length = headers.get(b"content-length", b"0")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamjoin.adhoc.language import clauses
-from streamjoin.adhoc.language.clauses import JoinClause, QueryText
 from streamjoin.model.expression.parsing import Scan
 from streamjoin.model.window import CountWindow, TimeWindow
+from streamjoin.queries.language import clauses
+from streamjoin.queries.language.clauses import JoinClause, QueryText
 from streamjoin.service.config import Limits
 
 MOST_WORDS: Final = 5000

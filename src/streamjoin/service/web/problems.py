@@ -17,7 +17,17 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from streamjoin.model.errors import InputError, QueryError, SetupError, SpecError, StateError, StreamJoinError
+from streamjoin.model.errors import (
+    BackPressureError,
+    CursorGoneError,
+    InputError,
+    QueryError,
+    SetupError,
+    SpecError,
+    StateError,
+    StreamJoinError,
+    UnknownQueryError,
+)
 
 MEDIA_TYPE: Final = "application/problem+json"
 _URN: Final = "urn:streamjoin:problem:"
@@ -97,6 +107,12 @@ def problem_of(error: StreamJoinError, sql: str = "") -> Problem:
     """The response for one of streamjoin's errors."""
     if isinstance(error, QueryError):
         return query_problem(error, sql)
+    if isinstance(error, CursorGoneError):
+        return Problem(410, "cursor-gone", str(error))
+    if isinstance(error, UnknownQueryError):
+        return Problem(404, "no-such-query", str(error).partition(";")[0])
+    if isinstance(error, BackPressureError):
+        return Problem(503, "engine-busy", str(error), headers={"Retry-After": "2"})
     if isinstance(error, StateError | SetupError):
         return Problem(409, "wrong-moment", str(error))
     if isinstance(error, SpecError | InputError):

@@ -66,7 +66,7 @@ class Month:
 
     @classmethod
     def cut(cls, slices: int) -> Month:
-        """Cut the month into so many slices."""
+        """Cut the month into this many slices."""
         if slices < 1:
             raise ValueError(f"a month has at least one slice, not {slices}")
         tables = {"flights": flights(), "weather": weather()}

@@ -27,8 +27,7 @@ from streamjoin.model.predicates import Equi
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import TimeWindow
 from streamjoin.spark.demo.feeds import FLIGHTS_DDL, TIMES, WEATHER_DDL, Month, play
-from streamjoin.spark.demo.figures import DemoFigures, Watch
-from streamjoin.spark.demo.view import closing, is_live, view
+from streamjoin.spark.demo.view import DemoFigures, Watch, closing, is_live, view
 from streamjoin.spark.runtime.session import session
 from streamjoin.spark.stages.late import late
 from streamjoin.spark.stream_join import join

@@ -12,7 +12,7 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -21,26 +21,106 @@ from rich.console import Console
 
 from streamjoin.config.pipeline import Pipeline, PipelineSource, without_secrets
 from streamjoin.formats.described import table_sink
-from streamjoin.model.errors import CheckpointError, InputError, PipelineFileError, SpecError, StreamJoinError
-from streamjoin.spark.pipeline.blame import refused_part
+from streamjoin.model.errors import (
+    CheckpointError,
+    InputError,
+    PipelineFileError,
+    SpecError,
+    StateError,
+    StreamJoinError,
+)
+from streamjoin.spark.batch_lines import SETTING
+from streamjoin.spark.columns import quoted
 from streamjoin.spark.pipeline.progress import PipelineFigures
 from streamjoin.spark.pipeline.sources import SourceFrames, at_line, open_source
 from streamjoin.spark.pipeline.view import ROWS_OUT, Totals, shown
 from streamjoin.spark.runtime import jars
-from streamjoin.spark.runtime.session import session
+from streamjoin.spark.runtime.session import session, set_meanwhile
 from streamjoin.spark.sources import Source
 from streamjoin.spark.stages.late import late
+from streamjoin.spark.stages.undecided import Undecided
 from streamjoin.spark.stream_join import join
 from streamjoin.spark.tables import table_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+from dataclasses import replace
+
+import pyarrow as pa
+
+from streamjoin.model.binding import bind
+from streamjoin.model.predicates import Theta
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.window import CountWindow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _POLL = 0.2
+_ENDS = "end_of_input = true in [join] decides it at the end of a backlog"
 _LONGEST = 600
 _OURS = re.compile(r"streamjoin\.model\.errors\.\w+: (.+)")
 _TRACE = re.compile(r"\s*(?:at |\.\.\. \d+ more|=+ |JVM stacktrace)")
+
+
+def refused_part(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> str:
+    """The part that does not match the columns of the sources, as a key of `Pipeline.lines`; else `join`."""
+    for name, source in pipeline.sides.items():
+        for key, column in (("by", source.by), ("position", source.position)):
+            if column is not None and column not in rows[name].columns:
+                return f"{name}.{key}"
+    try:
+        left, right = (_schema(rows[name]) for name in ("left", "right" if "right" in rows else "left"))
+    except StreamJoinError:
+        return "join"
+    if any(column not in schema.names for column, schema in zip(_times(pipeline), (left, right), strict=False)):
+        return "join.time"
+    spec = pipeline.spec
+    # The join fails with any condition, for example because of the window's unit.
+    if not _binds(replace(spec, on=Theta("1 = 1")), left, right):
+        return _refused_length(spec, left, right)
+    for number, term in enumerate(spec.predicate.terms()):
+        if not _binds(replace(spec, on=term), left, right):
+            return f"on.{number}"
+    return "join.columns" if pipeline.join.columns is not None else "join"
+
+
+def _refused_length(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> str:
+    """Which of the lengths of time does not fit the time columns; else `join`."""
+    plain = replace(spec, on=Theta("1 = 1"), window=CountWindow(1), match=None, lateness=None)
+    lengths: dict[str, dict[str, Any]] = {"lateness": {"lateness": spec.lateness}}
+    if spec.match is None:
+        lengths = {"window": {"window": spec.window}} | lengths
+    else:
+        lengths = {"match": {"match": spec.match, "window": None}} | lengths
+    if _binds(plain, left, right):
+        for key, changes in lengths.items():
+            if not _binds(replace(plain, **changes), left, right):
+                return f"join.{key}"
+    return "join"
+
+
+def _times(pipeline: Pipeline) -> tuple[str, ...]:
+    return tuple(pipeline.spec.time_columns or ())
+
+
+def _schema(frame: DataFrame) -> pa.Schema:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+    except PySparkException as error:
+        raise InputError(str(error)) from error
+
+
+def _binds(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> bool:
+    try:
+        bind(spec, left, right)
+    except StreamJoinError:
+        return False
+    return True
 
 
 def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = None) -> Totals:
@@ -63,6 +143,8 @@ def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = No
                 if stopping.asked:
                     return Totals()
                 figures = scratch.enter_context(PipelineFigures(started, pipeline.progress, console))
+                # They are shown here.
+                scratch.enter_context(set_meanwhile(started, {SETTING: "false"}))
                 queries = _start(started, pipeline, checkpoint)
                 return _watch(pipeline, queries, checkpoint, console, stopping, figures)
         finally:
@@ -167,7 +249,7 @@ def _write(joined: DataFrame, pipeline: Pipeline, checkpoint: str) -> StreamingQ
             batches = table_writer(table, checkpoint)
             try:
                 batches.check(rows)
-            except SpecError as error:
+            except (SpecError, StateError) as error:
                 raise PipelineFileError(f"{pipeline.file}, line {pipeline.lines['sink']}: {error}") from error
             writer = rows.writeStream.foreachBatch(batches)
         writer = writer.option("checkpointLocation", checkpoint).queryName(sink.name or pipeline.name)
@@ -191,9 +273,11 @@ def sent(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
             rows = rows.selectExpr(*sink.select)
     if sink.format != "kafka":
         return rows
-    value = F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"}).alias("value")
+    value = F.to_json(F.struct(*map(quoted, rows.columns)), {"ignoreNullFields": "false"}).alias("value")
     with at_line(pipeline, "sink.key"):
-        key = [] if sink.key is None else [F.col(sink.key).cast("string").alias("key")]
+        # A field of a struct, unless there is a column of that very name.
+        name = quoted(sink.key) if sink.key in rows.columns else sink.key
+        key = [] if name is None else [F.col(name).cast("string").alias("key")]
         return rows.select(*key, value)
 
 
@@ -225,10 +309,10 @@ def _watch(
     figures: PipelineFigures,
 ) -> Totals:
     """Show the progress of the queries until they end or are stopped; then print a summary."""
-    totals = Totals()
+    totals = Totals(pipeline.spec.self_join)
     main = queries[0]
     try:
-        with shown(console, totals) as show:
+        with shown(console, totals, wanted=pipeline.conf.get(SETTING, "true").lower() != "false") as show:
             while any(query.isActive for query in queries) and not stopping.asked:
                 time.sleep(_POLL)
                 show(totals.take(main.recentProgress))
@@ -244,7 +328,8 @@ def _watch(
             query.stop()
     figures.take(main, last=True)
     totals.take(main.recentProgress)
-    _report(pipeline, totals, checkpoint, console, stopped=stopping.asked)
+    waiting = getattr(main, "undecided", ())
+    _report(pipeline, totals, checkpoint, console, waiting, stopped=stopping.asked)
     return totals
 
 
@@ -280,8 +365,18 @@ def _java_cause(message: str) -> str:
     return cause if len(cause) <= _LONGEST else cause[:_LONGEST] + " ..."
 
 
-def _report(pipeline: Pipeline, totals: Totals, checkpoint: str, console: Console, *, stopped: bool) -> None:
+def _report(
+    pipeline: Pipeline,
+    totals: Totals,
+    checkpoint: str,
+    console: Console,
+    waiting: Sequence[tuple[str, Undecided]],
+    *,
+    stopped: bool,
+) -> None:
     lines = [f"{'stopped' if stopped else 'done'}: {totals}"]
+    kept = "the next start goes on with what waits" if pipeline.checkpoint else "without a checkpoint that is lost"
+    lines += [f"{tuples}; {kept}. {_ENDS}" for _, tuples in waiting]
     if totals.batches:
         # A query that was stopped in its first batch has no log yet.
         with contextlib.suppress(StreamJoinError):

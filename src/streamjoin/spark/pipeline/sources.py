@@ -19,6 +19,7 @@ import pyarrow as pa
 from streamjoin.config.pipeline import KAFKA_COLUMNS, PipelineSource, SourceFile, without_secrets
 from streamjoin.formats.registry_values import RegistryFormat
 from streamjoin.model.errors import PipelineFileError, SetupError
+from streamjoin.spark.columns import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -290,7 +291,7 @@ def _files(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> 
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "columnPruning": "false"}
     with at_line(pipeline, side, source):
         read = load(spark, source, _with_corrupt(schema), options)
-    columns = [F.col(_quoted(name)) for name in schema.names]
+    columns = [F.col(quoted(name)) for name in schema.names]
     place = F.col("_metadata.file_path").alias("file")
     # The columns that could be read are kept too: Spark rejects a query of the malformed column alone.
     read_of_it = F.to_json(F.struct(*columns)).alias("read")
@@ -298,16 +299,11 @@ def _files(spark: SparkSession, pipeline: SourceFile, side: str, load: Load) -> 
     return _Decoded(read, tuple(columns), F.col(_CORRUPT).isNotNull(), about)
 
 
-def _quoted(name: str) -> str:
-    """A column's name in backticks, so that Spark does not read a dot as a field access."""
-    return f"`{name.replace('`', '``')}`"
-
-
 def _counted(frame: DataFrame, side: str, bad: Column) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     # The count uses all columns: a reader of some columns would not notice errors in the others.
-    columns = [_quoted(name) for name in frame.columns]
+    columns = [quoted(name) for name in frame.columns]
     return frame.observe(MALFORMED + side, F.count(F.when(bad, F.struct(*columns))).alias("rows"))
 
 

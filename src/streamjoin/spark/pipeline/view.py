@@ -18,6 +18,7 @@ from rich.text import Text
 from streamjoin.config.pipeline import Pipeline, PipelineSink, PipelineSource
 from streamjoin.config.pipeline import shown as shown_options
 from streamjoin.spark.pipeline.sources import MALFORMED
+from streamjoin.spark.stages.figures import BatchFigures
 
 ROWS_OUT = "streamjoin_rows_out"
 
@@ -31,17 +32,24 @@ class ReportedBatch:
     rows_out: int
     seconds: float
     malformed: Mapping[str, int] = field(default_factory=dict)
+    figures: BatchFigures | None = None
+    self_join: bool = False
 
     def __str__(self) -> str:
         bad = "".join(f", {count:,} malformed on the {side}" for side, count in self.malformed.items() if count)
         rate = f"{self.rows_in / self.seconds:,.0f} rows/s" if self.seconds > 0 else "-"
-        return f"batch {self.number}: {self.rows_in:,} rows in, {self.rows_out:,} out, {rate}{bad}"
+        if self.figures is None:
+            text = f"{self.rows_in:,} rows in, {self.rows_out:,} out"
+        else:
+            text = self.figures.text(self.rows_out, self.seconds, self_join=self.self_join)
+        return f"batch {self.number}: {text}, {rate}{bad}"
 
 
 @dataclass
 class Totals:
     """The batches of this start so far; each is counted once."""
 
+    self_join: bool = False
     batches: int = 0
     rows_in: int = 0
     rows_out: int = 0
@@ -52,7 +60,7 @@ class Totals:
         """Add new batches; Spark also reports idle triggers, with the number of the next batch."""
         fresh = []
         for report in progress:
-            batch = batch_of(report)
+            batch = batch_of(report, self_join=self.self_join)
             if batch is None or (self.last is not None and batch.number <= self.last.number):
                 continue
             self.last = batch
@@ -70,11 +78,14 @@ class Totals:
         return f"{batches}, {self.rows_in:,} rows in, {self.rows_out:,} out{bad}"
 
 
-def batch_of(report: Mapping[str, Any]) -> ReportedBatch | None:
-    """The batch in one of Spark's progress reports; None for an idle trigger."""
-    if not report["numInputRows"]:
-        return None
+def batch_of(report: Mapping[str, Any], *, self_join: bool = False) -> ReportedBatch | None:
+    """The batch in one of Spark's progress reports; None for an idle trigger.
+
+    The batch that is the end of input has no rows in; Spark's own batches without rows give none out either.
+    """
     observed = report["observedMetrics"] or {}
+    if not report["numInputRows"] and not _observed(observed.get(ROWS_OUT)):
+        return None
     return ReportedBatch(
         number=report["batchId"],
         rows_in=report["numInputRows"],
@@ -85,6 +96,8 @@ def batch_of(report: Mapping[str, Any]) -> ReportedBatch | None:
             for name, metric in sorted(observed.items())
             if name.startswith(MALFORMED)
         },
+        figures=BatchFigures.of(observed, "join"),
+        self_join=self_join,
     )
 
 
@@ -93,8 +106,11 @@ def _observed(metric: Any) -> int:
 
 
 @contextlib.contextmanager
-def shown(console: Console, totals: Totals) -> Iterator[Callable[[list[ReportedBatch]], None]]:
-    """A function that shows new batches."""
+def shown(console: Console, totals: Totals, *, wanted: bool) -> Iterator[Callable[[list[ReportedBatch]], None]]:
+    """A function that shows new batches, if they are wanted."""
+    if not wanted:
+        yield lambda _: None
+        return
     if not console.is_terminal or console.is_dumb_terminal:
         yield lambda fresh: _print(console, fresh)
         return

@@ -9,34 +9,44 @@ goes to the tasks in the same way, and the first task raises it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streamjoin.model.errors import CheckpointError, SetupError, StateError, StreamJoinError
+from streamjoin.model.errors import CheckpointError, SetupError, SpecError, StateError, StreamJoinError
+from streamjoin.spark.runtime.driver_classes import name_stages
+from streamjoin.spark.runtime.end_of_input import planned_end
 from streamjoin.spark.runtime.internals import StartingQuery, plan_of, session_id
-from streamjoin.spark.runtime.stage_names import name_stages
-from streamjoin.spark.runtime.starts import DIRECTORY, check_offsets, check_owner, complete_late_output, newest_number
+from streamjoin.spark.runtime.starts import (
+    DIRECTORY,
+    check_known,
+    check_offsets,
+    check_owner,
+    complete_late_output,
+    newest_number,
+)
 from streamjoin.spark.runtime.unattended import attend
+from streamjoin.spark.runtime.whole_batches import SETTING, take_back
 from streamjoin.spark.stages.late_output import catch_up
 from streamjoin.storage.background import Merger, Mergers
 from streamjoin.storage.blueprint import TASK, Blueprint
-from streamjoin.storage.log import WindowLog, new_epoch
+from streamjoin.storage.log import WindowLog, has_log, new_epoch
+from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.places import Place, RemotePath, place, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SETTING = "spark.streamjoin.log."
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
@@ -52,10 +62,14 @@ _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 
 @dataclass
 class RunningJoin:
-    """A join of a running query, its log, and the batch up to which its late rows are written."""
+    """A join of a running query, its log, and the batch up to which its late rows are written.
+
+    `checkpoint` is the location of the query's.
+    """
 
     join: Blueprint
     log: WindowLog
+    checkpoint: str
     late_written: int = -1
 
 
@@ -66,11 +80,27 @@ _logger = logging.getLogger(__name__)
 _mergers = Mergers()
 _running: dict[str, list[RunningJoin]] = {}
 _refused: dict[str, StreamJoinError] = {}
+_following: set[str] = set()
+"""The tokens of the joins of a run over a backlog that is about to start."""
+_followed: dict[str, list[RunningJoin]] = {}
+"""The joins of such runs, until their followers ask for them: a run without rows may have ended before."""
 
 
 def log_root(checkpoint: str | Path, name: str) -> Place:
     """The directory of the log of the join `name`."""
     return place(str(checkpoint)) / DIRECTORY / name
+
+
+def known_root(checkpoint: str | Path, name: str) -> Place:
+    """The directory of a log that is there.
+
+    Raises:
+        CheckpointError: there is no such join.
+    """
+    root = log_root(checkpoint, name)
+    if not has_log(root):
+        raise CheckpointError(f"there is no join called {name!r} under the checkpoint {checkpoint}")
+    return root
 
 
 def joins_in(plan: str) -> list[str]:
@@ -127,22 +157,30 @@ def _started(spark: SparkSession, query_id: str, run_id: str) -> None:
         failure = _ours(error, query.checkpoint)
         answer = json.dumps({"error": type(failure).__name__, "message": str(failure)})
         for token in tokens:
-            settings.set(_SETTING + token, answer)
+            settings.set(SETTING + token, answer)
         _refuse(query, run_id, failure)
         return
     for key, value in query_settings(joins, settings.get, lambda key: bool(settings.getAll().contains(key))).items():
         settings.set(key, value)
     name_stages(spark, query, joins)
     for join, log in starts:
-        settings.set(_SETTING + join.token, json.dumps({"root": str(log.root), "epoch": log.epoch}))
-        _running.setdefault(run_id, []).append(RunningJoin(join, log))
+        answer = json.dumps({"root": str(log.root), "epoch": log.epoch, "end": log.end})
+        settings.set(SETTING + join.token, answer)
+        _running.setdefault(run_id, []).append(RunningJoin(join, log, query.checkpoint))
         _mergers.add(run_id, Merger(join, log))
+    if any(token in _following for token in tokens):
+        _followed[run_id] = _running[run_id]
 
 
 def _begun(query: StartingQuery, joins: list[Blueprint]) -> list[tuple[Blueprint, WindowLog]]:
     """Register a start in each join's log. Their names differ, because Spark rejects equal names of metrics."""
     if query.commits_later:
         raise SetupError(COMMITS_LATER)
+    if any(join.end_of_input and join.token not in _following for join in joins):
+        raise SpecError(
+            "end_of_input=True needs the query that writeStream starts on the frame that join returned: not on a view "
+            "of it, or SQL over one"
+        )
     checkpoint = reached(query.checkpoint)
     committed = newest_number(checkpoint / "commits")
     starts = []
@@ -151,8 +189,14 @@ def _begun(query: StartingQuery, joins: list[Blueprint]) -> list[tuple[Blueprint
             check_owner(place(join.checkpoint), query.id)
         root = checkpoint / DIRECTORY / join.name
         check_offsets(checkpoint, root)
+        check_known(checkpoint, join.name, committed)
         log = WindowLog(root, new_epoch(root, join.description), join)
         starts.append((join, log))
+    if query.calls_function:
+        committed = take_back(checkpoint, [log for _, log in starts], committed)
+    end = planned_end(checkpoint, committed)
+    for join, log in starts:
+        log.end = end
         complete_late_output(join, log.root, committed)
     return starts
 
@@ -174,6 +218,27 @@ def _refuse(query: StartingQuery, run_id: str, failure: StreamJoinError) -> None
         _logger.info("the query could not be stopped at its start: %s", error)
         return
     _refused[run_id] = failure
+
+
+@contextlib.contextmanager
+def followed(joins: list[Blueprint]) -> Iterator[None]:
+    """Start a run over a backlog, which `backlog.py` follows: only then its input can end."""
+    tokens = {join.token for join in joins}
+    _following.update(tokens)
+    try:
+        yield
+    finally:
+        _following.difference_update(tokens)
+
+
+def followed_joins(run_id: str) -> list[RunningJoin]:
+    """The joins of a run that was started to be followed; returned only once."""
+    return _followed.pop(run_id, [])
+
+
+def running_joins(run_id: str) -> list[RunningJoin]:
+    """The joins of a running query."""
+    return list(_running.get(run_id, ()))
 
 
 def refused(run_id: str) -> StreamJoinError | None:
@@ -211,6 +276,7 @@ def _row_bytes(schema: pa.Schema) -> int | None:
 
 def _progressed(run_id: str, batch: int) -> None:
     """Prune the logs and complete the late output after a committed batch."""
+    prunable: list[tuple[WindowLog, Manifest]] = []
     for running in _running.get(run_id, ()):
         late, log = running.join.late, running.log
         if late is not None:
@@ -225,10 +291,18 @@ def _progressed(run_id: str, batch: int) -> None:
             # A task of the next batch does it, with a listing that it needs anyway.
             continue
         try:
-            log.prune(log.version(batch))
+            prunable.append((log, log.version(batch)))
         except (StreamJoinError, OSError) as error:
-            # Tasks report files that can't be read; files that can't be removed now are removed after a later batch.
+            # Tasks report files that can't be read. The other joins may have to run the batch again with this one.
             _logger.info("nothing was removed from the window log in %s: %s", log.root, error)
+            prunable = []
+            break
+    for log, manifest in prunable:
+        try:
+            log.prune(manifest)
+        except (StreamJoinError, OSError) as error:
+            # What can't be removed now is removed after a later batch.
+            _logger.info("not all was removed from the window log in %s: %s", log.root, error)
     _mergers.progressed(run_id, batch)
 
 
@@ -246,7 +320,7 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
     freeze_heap()
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-    setting = context.getLocalProperty(_SETTING + blueprint.token) if context else None
+    setting = context.getLocalProperty(SETTING + blueprint.token) if context else None
     if context is not None and batch is not None and setting is None and blueprint.unattended:
         return attend(blueprint, context, int(batch)), int(batch)
     if batch is None or setting is None:
@@ -258,7 +332,7 @@ def open_log(blueprint: Blueprint) -> tuple[WindowLog, int]:
     if "error" in answer:
         kind = getattr(errors, answer["error"], CheckpointError)
         raise kind(answer["message"])
-    return WindowLog(place(answer["root"]), answer["epoch"], blueprint), int(batch)
+    return WindowLog(place(answer["root"]), answer["epoch"], blueprint, answer.get("end")), int(batch)
 
 
 def freeze_heap() -> bool:

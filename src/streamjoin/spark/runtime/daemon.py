@@ -32,7 +32,13 @@ PRELOADED = (
     "streamjoin.spark.stages.route",
     "streamjoin.spark.stages.task",
 )
-PRELOADED_PACKAGES = ("streamjoin.model", "streamjoin.kernels", "streamjoin.windows")
+PRELOADED_PACKAGES = (
+    "streamjoin.model",
+    "streamjoin.jit",
+    "streamjoin.kernels",
+    "streamjoin.windows",
+    "streamjoin.queries.kernels",
+)
 
 
 def preload() -> list[str]:

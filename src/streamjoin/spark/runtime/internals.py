@@ -132,6 +132,11 @@ class StartingQuery:
         """Whether Spark commits batches some time after they are done."""
         return "AsyncProgressTracking" in self._java.getClass().getSimpleName()
 
+    @property
+    def calls_function(self) -> bool:
+        """Whether its sink is a function for `foreachBatch`, which need not read all rows."""
+        return "ForeachBatch" in self._java.sink().getClass().getSimpleName()
+
     def end(self, text: str) -> None:
         """End it with a failure before it plans a batch or writes anything.
 

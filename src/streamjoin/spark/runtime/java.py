@@ -43,7 +43,7 @@ for argument do
   esac
 done
 # A driver's JVM ends with its Python, when its standard input does. A signal to the whole group (a supervisor, a
-# terminal) must not take it from under the batch that is let to its end.
+# terminal) must not end it before the running batch finishes.
 [ -z "$_PYSPARK_DRIVER_CONN_INFO_PATH" ] || trap '' TERM
 exec {java} "$@"
 """

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamjoin.model.errors import SetupError
-from streamjoin.spark.runtime.checkpoint_files import write_without_processes
+from streamjoin.spark.runtime.driver_classes import write_without_processes
 from streamjoin.spark.runtime.internals import hand_over, has_context, has_gateway, is_connect
 from streamjoin.spark.runtime.java import Java, find_java, wrapped_home
 from streamjoin.storage.settings import VARIABLE, StorageSettings, current, hadoop_settings, storage_settings, use
@@ -44,6 +44,22 @@ _DAEMON = "spark.python.daemon.module"
 _PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
 
 _starting = threading.Lock()
+
+
+@contextlib.contextmanager
+def set_meanwhile(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Give settings of a session other values, and back what they had."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, earlier)
 
 
 def session(
@@ -103,7 +119,6 @@ def defaults(master: str) -> dict[str, str]:
         _ARROW: str(ARROW_ROWS),
         _DAEMON: DAEMON,
         "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     root = _package_root()

@@ -8,6 +8,7 @@ import logging
 from streamjoin.model.errors import CheckpointError, StreamJoinError
 from streamjoin.spark.stages.late_output import catch_up, forget_uncommitted
 from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import has_log
 from streamjoin.storage.pieces import damaged
 from streamjoin.storage.places import Place, entries, place
 
@@ -30,6 +31,19 @@ def check_offsets(checkpoint: Place, root: Place) -> None:
             f"the checkpoint {checkpoint} is incomplete: the window log holds batch {version}, but Spark's "
             f"offsets end at {offsets if offsets >= 0 else 'nothing'}. Restore it from a copy, or delete the rest too"
         )
+
+
+def check_known(checkpoint: Place, name: str, committed: int) -> None:
+    """Reject a checkpoint with batches in which the join `name` had no part: it has nothing to continue from."""
+    if committed < 0 or has_log(checkpoint / DIRECTORY / name):
+        return
+    others = sorted(path.name for path in entries(checkpoint / DIRECTORY) if has_log(path))
+    joins = f"the state of {' and '.join(map(repr, others))}" if others else "no join's state"
+    way = f"use name={others[0]!r} as before" if others else "run the query as it was"
+    raise CheckpointError(
+        f"the checkpoint {checkpoint} has batches up to {committed} with {joins}, and this join is called {name!r}: "
+        f"{way}, or start with a new checkpoint"
+    )
 
 
 def check_owner(checkpoint: Place, query_id: str) -> None:

@@ -17,9 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamjoin.model.errors import StateError, StreamJoinError
+from streamjoin.model.errors import NotSupportedError, StateError, StreamJoinError
+from streamjoin.spark.runtime.end_of_input import planned_end
 from streamjoin.spark.runtime.starts import (
     DIRECTORY,
+    check_known,
     check_offsets,
     check_owner,
     complete_late_output,
@@ -76,6 +78,11 @@ def _registered(blueprint: Blueprint, checkpoint: Place, root: Place, run: str, 
     committed = newest_number(checkpoint / "commits")
     if committed >= batch:
         raise StateError(f"batch {batch} is committed already: this task is left over from an earlier start")
+    check_known(checkpoint, blueprint.name, committed)
+    if planned_end(checkpoint, committed) is not None:
+        raise NotSupportedError(
+            f"batch {batch} is the end of input, which a classic session has planned: let one run it"
+        )
     if first_epoch(root):
         # Before the run is registered: the tasks that find it registered rely on this.
         complete_late_output(blueprint, root, committed)

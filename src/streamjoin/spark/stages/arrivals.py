@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.joins.kinds.keyless import Keyless
+from streamjoin.joins.types.asof import span
+from streamjoin.joins.types.marks import Keyless
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import make_ascending
-from streamjoin.model.binding import BoundAsOf
 from streamjoin.spark.stages.pairing import SortedProbes, tick_bounds
 from streamjoin.spark.stages.parts import Received
 from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, Longest, index_words
@@ -73,8 +73,9 @@ def arrivals(
     table = received.table.combine_chunks()
     encoded = SideEncoder(bound, name).encode(table)
     ticks, missing = to_ticks(table.column(bound.time.right if side else bound.time.left), bound.time.multipliers[side])
-    ungated = clock is not None and blueprint.gate is None
-    late = ticks < clock - blueprint.lateness if ungated and clock is not None else np.zeros(encoded.n, np.bool_)
+    late = np.zeros(encoded.n, np.bool_)
+    if clock is not None and blueprint.gate is None:
+        late = ticks < max(NEVER, clock - blueprint.lateness)
     usable = ~late
     reasons = {LATE: late}
     if missing is not None:
@@ -130,7 +131,7 @@ def _probes(
     bounds = tuple((term.lo, term.hi) for term in terms)
     first = None
     if blueprint.bound.match is not None:
-        since, until = tick_bounds(segment.ticks, *_as_of_reach(blueprint.bound.match))
+        since, until = tick_bounds(segment.ticks, *span(blueprint.bound.match))
         upto = None
     elif upto is None:
         window = blueprint.windows
@@ -153,12 +154,6 @@ def _classes(blueprint: Blueprint, index: TermWords, valid: Array | None) -> Arr
         return None
     classes = length_classes(index.word, index.hi)
     return classes if valid is None else np.where(valid, classes, np.uint8(NO_CLASS))
-
-
-def _as_of_reach(match: BoundAsOf) -> tuple[int, int]:
-    """How far behind and ahead of a left row its partner may be."""
-    tolerance = MOST if match.tolerance is None else match.tolerance
-    return (0 if match.direction == "forward" else tolerance), (0 if match.direction == "backward" else tolerance)
 
 
 def _reach(blueprint: Blueprint, other: int, upto: Array, ticks: Array) -> tuple[Array, Array]:

@@ -6,8 +6,9 @@ nothing per result row. Rows are counted in the batch, the window before it, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 ROWS = ("left_rows", "right_rows", "copies")
 """Figures that are summed: rows that ranges store, and copies that only probe."""
 WINDOW = ("window_left", "window_right", "window_bytes", "runs", "merged_runs", "ranges", "late")
-GATE = ("bound", "position", "waiting", "gate_lag")
+GATE = ("bound", "position", "waiting", "gate_lag", "left_in", "right_in")
 WORK = ("skew", "start_ms", "compile_ms")
 """How uneven the ranges of the batch before were, in thousandths, and what starting a worker took."""
 NAMES = (*ROWS, *WINDOW, *GATE, *WORK)
@@ -51,6 +52,43 @@ def join_name(metric: str) -> str | None:
     return metric.removeprefix(_PREFIX) if metric.startswith(_PREFIX) else None
 
 
+def rows_metric(join: str) -> str:
+    """The name of the number of result rows, which is observed where batches are shown."""
+    return f"{metric_name(join)}.rows"
+
+
+@dataclass(frozen=True)
+class BatchFigures:
+    """What is shown of a join in a batch: rows in of each side, tuples in its window, its own included, and waiting."""
+
+    rows_in: tuple[int, int]
+    window: tuple[int, int]
+    waiting: int | None
+
+    @classmethod
+    def of(cls, observed_metrics: Mapping[str, Any], join: str) -> BatchFigures | None:
+        """The figures in a report of Spark's; None if it has none of this join."""
+        row = observed_metrics.get(metric_name(join))
+        values = {} if row is None else row.asDict()
+        if values.get("ranges") is None:
+            return None
+        left, right = ("left_rows", "right_rows") if values["left_in"] is None else ("left_in", "right_in")
+        window = values["window_left"] + values["left_rows"], values["window_right"] + values["right_rows"]
+        return cls((values[left], values[right]), window, values["waiting"])
+
+    def text(self, rows_out: int | None, seconds: float, *, self_join: bool) -> str:
+        """The figures on one line."""
+        (left, right), window = self.rows_in, self.window
+        parts = [
+            f"{left:,} rows in" if self_join else f"{left:,} left and {right:,} right rows in",
+            *([] if rows_out is None else [f"{rows_out:,} out"]),
+            f"window {window[0]:,}" + ("" if self_join else f" and {window[1]:,}"),
+            *([] if self.waiting is None else [f"{self.waiting:,} waiting"]),
+            f"{seconds:.2f} s",
+        ]
+        return ", ".join(parts)
+
+
 def observed(parts: DataFrame, join: str) -> DataFrame:
     """`parts`, with their figures observed."""
     from pyspark.sql import functions as f
@@ -71,9 +109,14 @@ def packed(part: Part, spool: Spool | None = None) -> Iterator[pa.RecordBatch]:
 
 
 def standing(
-    partitions: int, before: Manifest, ranges: int, mark: int, gate: Punctuation | None = None
+    partitions: int,
+    before: Manifest,
+    ranges: int,
+    mark: int,
+    gate: Punctuation | None = None,
+    received: tuple[int, int] = (0, 0),
 ) -> pa.RecordBatch:
-    """The empty parts of a routing task, with the figures of the window and the gate."""
+    """The empty parts of a routing task, with the figures of the window and the gate, which `received` rows."""
     blocks = [block for run in before.runs for piece in run.pieces for side in piece.blocks for block in side]
     window = [
         *(sum(run.statistics[side].rows for run in before.runs) for side in (0, 1)),
@@ -83,7 +126,7 @@ def standing(
         ranges,
         sum(before.late.values()),
     ]
-    gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag]
+    gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag, *received]
     began = untold()
     work = [before.skew, round(1000 * began.starting), round(1000 * began.compiling)]
     return _with_figures(markers(partitions, mark), [0, 0, 0, *window, *gated, *work])

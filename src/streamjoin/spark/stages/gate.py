@@ -25,14 +25,15 @@ from streamjoin.spark.stages.gating import (
     Standing,
     UngatedRows,
     advanced,
+    ended,
     late_in,
     numbered,
     ordered,
     ready_in,
+    source_names,
 )
 from streamjoin.spark.stages.kind_gate import KindGate
 from streamjoin.spark.stages.late import late_rows
-from streamjoin.spark.stages.marks import less
 from streamjoin.spark.stages.parts import Part, Spool, markers, opened
 from streamjoin.spark.stages.punctuation import Punctuation, write_punctuation
 from streamjoin.spark.stages.route import SEQ, UPTO, Longest, by_range, conformed, index_words, longest_stored
@@ -41,7 +42,7 @@ from streamjoin.storage.blueprint import SIDES, Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.pieces import Block, BlockRows
 from streamjoin.storage.ranges import SplitPoints, sample
-from streamjoin.windows.clock import to_ticks
+from streamjoin.windows.clock import less, to_ticks
 from streamjoin.windows.encoding import SideEncoder, flat, integer_values
 from streamjoin.windows.intervals import ends, length_classes
 
@@ -100,7 +101,9 @@ class Gate:
             gate = GateOfBatch(self.blueprint, log, batch)
             for part in gate.parts(parts, now):
                 yield from packed(part, Spool.of(log, batch))
-            yield standing(self.blueprint.partitions, gate.before, gate.ranges, gate.mark, gate.punctuation)
+            yield standing(
+                self.blueprint.partitions, gate.before, gate.ranges, gate.mark, gate.punctuation, gate.received
+            )
 
 
 class GateOfBatch:
@@ -118,18 +121,24 @@ class GateOfBatch:
         self.punctuation: Punctuation | None = None
         """The punctuation of the batch; available once its parts are complete."""
         self.ranges = self.mark = 0
+        self.received = (0, 0)
+        """The new rows of each side."""
         self._sides = (0,) if blueprint.bound.spec.self_join else (0, 1)
-        self._kind = KindGate(blueprint)
+        self._ends = log.end == batch
+        self._kind = KindGate(blueprint, ends=self._ends)
 
     def parts(self, packed_parts: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
         """Publish the state of the gate after the batch, then yield the ready rows by range."""
         stood, waited = self._resumed()
-        fresh = [self._fresh(side, packed_parts) for side in self._sides]
+        fresh = [self._fresh(side, packed_parts, stood.by_text) for side in self._sides]
+        self.received = (fresh[0].table.num_rows, fresh[1].table.num_rows if len(fresh) > 1 else 0)
         late: list[pa.Table] = []
         on_time = [self._without_late(stood, side, new, late) for side, new in zip(self._sides, fresh, strict=True)]
         lateness = self._blueprint.lateness
         batch = [(side, new.rows) for side, new in zip(self._sides, fresh, strict=True)]
         after = advanced(stood, batch, lateness, now_ms, self._plan.idle_ms)
+        if self._ends:
+            after = ended(after)
         waiting = [_together(old, new) for old, new in zip(waited, on_time, strict=True)]
         ready = [self._ready(after, side, rows.rows) for side, rows in zip(self._sides, waiting, strict=True)]
         tables, ticks, after = self._numbered(after, waiting, ready)
@@ -147,11 +156,13 @@ class GateOfBatch:
 
     def _resumed(self) -> tuple[Standing, list[WaitingRows]]:
         """The state of the gate before the batch, and the waiting rows."""
-        declared = [(side, name) for side in self._sides for plan in self._plan.sources[side] for name in plan.declared]
         if self.before.batch < 0:
-            nothing = [self._nothing(side) for side in self._sides]
-            return Standing({key: SourceProgress(None, None) for key in declared}), nothing
+            return self._beginning(), [self._nothing(side) for side in self._sides]
         footer, piece = self._log.gate(self.before.batch, self.before.epoch)
+        if footer.get("ended"):
+            stood = Standing.from_json(footer["standing"])
+            beginning = self._beginning(by_text=stood.by_text)
+            return replace(beginning, counts=stood.counts), [self._nothing(side) for side in self._sides]
         waited = []
         for side in self._sides:
             blocks = [Block(*block) for block in footer["blocks"][side]]
@@ -164,6 +175,16 @@ class GateOfBatch:
             waited.append(WaitingRows(table.drop_columns([_SOURCE, _TICKS]), rows))
         return Standing.from_json(footer["standing"]), waited
 
+    def _beginning(self, *, by_text: bool = False) -> Standing:
+        """The state before any row."""
+        declared = [
+            (side, name)
+            for side in self._sides
+            for plan in self._plan.sources[side]
+            for name in _declared(plan, self._blueprint.schema(side), by_text)
+        ]
+        return Standing({key: SourceProgress(None, None) for key in declared}, by_text=by_text)
+
     def _nothing(self, side: int) -> WaitingRows:
         empty = np.empty(0, np.int64)
         return WaitingRows(self._blueprint.schema(side).empty_table(), UngatedRows(empty, empty, ()))
@@ -172,7 +193,7 @@ class GateOfBatch:
         head = [pa.field(_SOURCE, pa.string()), pa.field(_TICKS, pa.int64())]
         return pa.schema([*head, *self._blueprint.schema(side)])
 
-    def _fresh(self, side: int, parts: Sequence[tuple[int, int, int, pa.Buffer]]) -> WaitingRows:
+    def _fresh(self, side: int, parts: Sequence[tuple[int, int, int, pa.Buffer]], by_text: bool) -> WaitingRows:
         """The new rows of one side, in order within each source; rows without a time have no source."""
         schema = self._blueprint.schema(side)
         together = self._nothing(side)
@@ -180,10 +201,10 @@ class GateOfBatch:
             batches = [pa.ipc.read_record_batch(body, schema) for code, _, _, body in parts if code == side + 2 * i]
             if batches:
                 table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
-                together = _together(together, self._from_source(side, plan, table))
+                together = _together(together, self._from_source(side, plan, table, by_text))
         return together
 
-    def _from_source(self, side: int, plan: SourcePlan, table: pa.Table) -> WaitingRows:
+    def _from_source(self, side: int, plan: SourcePlan, table: pa.Table, by_text: bool) -> WaitingRows:
         if plan.position is not None:
             column = flat(table.column(plan.position))
             if column.null_count:
@@ -196,8 +217,12 @@ class GateOfBatch:
         ticks, missing = to_ticks(table.column(name), self._time.multipliers[side])
         names, source = [plan.name], np.zeros(table.num_rows, np.int64)
         if plan.by is not None:
-            values = pc.dictionary_encode(pc.fill_null(flat(table.column(plan.by)).cast(pa.string()), ""))
-            names, source = [f"{plan.name}/{value}" for value in values.dictionary.to_pylist()], _codes(values)
+            values = pc.dictionary_encode(flat(table.column(plan.by)), null_encoding="encode")
+            names, source = source_names(plan.name, values.dictionary, by_text=by_text), _codes(values)
+            if len({*names}) < len(names):
+                # A NULL and an empty text are one source.
+                known = {name: place for place, name in reversed(list(enumerate(names)))}
+                source = np.array([known[name] for name in names], np.int64)[source]
         if missing is not None:
             source = np.where(missing, -1, source)
         return WaitingRows(table, UngatedRows(ticks, source, names, frozenset(names if plan.position else ())))
@@ -212,7 +237,7 @@ class GateOfBatch:
 
     def _ready(self, after: Standing, side: int, rows: UngatedRows) -> Array:
         """Which rows leave the gate; a left row of an as-of join waits until no closer right row can follow."""
-        if side == 1 or self._blueprint.bound.match is None:
+        if side == 1 or self._blueprint.bound.match is None or self._ends:
             return ready_in(after, side, rows)
         ready: Array = rows.ticks < less(after.bound[0], self._kind.reach)
         return ready
@@ -297,11 +322,20 @@ class GateOfBatch:
             "cuts": points.to_json(),
             "positions": positions,
             **self._kind.facts,
+            **({"ended": True} if self._ends else {}),
             **({} if self._blueprint.bound.intervals is None else {"longest": longest}),
         }
         self._log.publish_gate(self._batch, (blocks[0], blocks[1]), facts, self._kind.arrays)
         self.punctuation = Punctuation(self._batch, self._kind.earliest(tick), positions[1], sum(waiting), after.lag)
         write_punctuation(self._log.root, self._log.epoch, self.punctuation)
+
+
+def _declared(plan: SourcePlan, schema: pa.Schema, by_text: bool) -> Sequence[str]:
+    """The sources that the gate waits for from the start."""
+    if plan.by is None:
+        return [plan.name]
+    values = pa.array(plan.values, pa.string()).cast(schema.field(plan.by).type)
+    return source_names(plan.name, values, by_text=by_text)
 
 
 def _in_order(table: pa.Table, order: Array) -> pa.Table:

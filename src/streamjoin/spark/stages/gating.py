@@ -5,20 +5,30 @@ between batches. Decisions depend only on it and on the batch's rows, so a batch
 
 A source is idle when it has sent nothing for longer than the user allows, measured by the batches' times, which Spark
 records. The gate no longer waits for an idle source, and rows that it later sends behind the bound are late.
+
+The gate orders equal times by the names of sources, and a name is in every checkpoint. So names that are values of a
+column (`source_names`) have numbers and times with as many digits each, from the least that their type has. Checkpoints
+of earlier versions have the values' text alone, where 10 comes before 2, and keep it: rows that were released in that
+order can't be taken back.
 """
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
-from streamjoin.gate.decisions import START, Bound, Key, late_mask, passed, ties_are_ready
+from streamjoin.gate.decisions import END, START, Bound, Key, late_mask, passed, ties_are_ready
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.windows.clock import NEVER
+
+_DIGITS = decimal.Context(prec=80)
 
 
 @dataclass(frozen=True)
@@ -31,11 +41,15 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of the gate: its sources, the bound up to which rows are released, and how many tuples were."""
+    """The state of the gate: its sources, the bound up to which rows are released, and how many tuples were.
+
+    `by_text` says that the names of sources are as earlier versions wrote them (`source_names`).
+    """
 
     sources: Mapping[Key, SourceProgress]
     bound: Bound = START
     counts: tuple[int, int] = (0, 0)
+    by_text: bool = False
 
     @property
     def lag(self) -> int | None:
@@ -46,13 +60,14 @@ class Standing:
     def to_json(self) -> dict[str, Any]:
         """The state as JSON data."""
         sources = [[*key, p.clock, p.seen_ms] for key, p in sorted(self.sources.items())]
-        return {"sources": sources, "bound": list(self.bound), "counts": list(self.counts)}
+        names = "text" if self.by_text else "values"
+        return {"sources": sources, "bound": list(self.bound), "counts": list(self.counts), "names": names}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Standing:
         """The state from the data that `to_json` returned."""
         sources = {(side, name): SourceProgress(clock, seen) for side, name, clock, seen in data["sources"]}
-        return cls(sources, tuple(data["bound"]), tuple(data["counts"]))
+        return cls(sources, tuple(data["bound"]), tuple(data["counts"]), data.get("names", "text") == "text")
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,13 @@ def advanced(
                 newest = int(own.max()) if before is None else max(before, int(own.max()))
                 sources[side, name] = SourceProgress(newest, now_ms)
     bound = _bound(sources, lateness, now_ms, idle_ms)
-    return Standing(sources, standing.bound if bound is None else max(standing.bound, bound), standing.counts)
+    return replace(standing, sources=sources, bound=standing.bound if bound is None else max(standing.bound, bound))
+
+
+def ended(standing: Standing) -> Standing:
+    """The standing at the end of input: no source sends any more, so every row is ready."""
+    newest = max([standing.bound[0], *(p.clock for p in standing.sources.values() if p.clock is not None)])
+    return standing if newest == NEVER else replace(standing, bound=(newest, *END[1:]))
 
 
 def _bound(
@@ -148,3 +169,43 @@ def numbered(left: Array, right: Array) -> tuple[Array, Array]:
         np.searchsorted(right, left, side="left").astype(np.int64),
         np.searchsorted(left, right, side="right").astype(np.int64),
     )
+
+
+def source_names(plan: str, values: pa.Array, *, by_text: bool = False) -> list[str]:
+    """The name of the source of each value of a column; `by_text` as earlier versions wrote it.
+
+    >>> sorted(source_names("s", pa.array([10, 2, -1])))
+    ['s/09223372036854775807 -1', 's/09223372036854775810 2', 's/09223372036854775818 10']
+    >>> source_names("s", pa.array(["b", None])), source_names("s", pa.array([10]), by_text=True)
+    (['s/b', 's/'], ['s/10'])
+    """
+    texts = pc.fill_null(values.cast(pa.string()), "").to_pylist()
+    places = [None] * len(texts) if by_text else _places(values)
+    return [
+        f"{plan}/{text}" if place is None else f"{plan}/{place} {text}"
+        for place, text in zip(places, texts, strict=True)
+    ]
+
+
+def _places(values: pa.Array) -> list[str | None]:
+    """Digits in the order of the values; None for NULL, and where the text itself has that order."""
+    is_kind, type_ = pa.types, values.type
+    if is_kind.is_decimal(type_):
+        unscaled = [None if v is None else int(v.scaleb(type_.scale, _DIGITS)) for v in values.to_pylist()]
+        return [None if v is None else f"{v + 10**76:077}" for v in unscaled]
+    if is_kind.is_floating(type_):
+        bits = pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False).view(np.int64)
+        numbers = (bits ^ ((bits >> 63) & np.int64((1 << 63) - 1))).tolist()
+    elif is_kind.is_integer(type_) or is_kind.is_temporal(type_):
+        numbers = pc.fill_null(_as_integers(values), 0).to_pylist()
+    else:
+        return [None] * len(values)
+    return [
+        f"{n - NEVER:020}" if valid else None for n, valid in zip(numbers, values.is_valid().to_pylist(), strict=True)
+    ]
+
+
+def _as_integers(values: pa.Array) -> pa.Array:
+    if pa.types.is_integer(values.type):
+        return values
+    return values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())

@@ -1,4 +1,4 @@
-"""Outer, semi and anti joins in one range: which tuples have matched, and the rows of those that decide.
+"""The join types in one range: which tuples have matched, the nearest partners, and the rows that come out.
 
 The task of a range sees every pair of the tuples that it owns, so no mark of another range is missing when one of them
 leaves. Most pairs are found in the range anyway. A new tuple whose interval reaches beyond the range may also match
@@ -15,14 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.kinds.first_pairs import lower_places
+from streamjoin.joins.kinds.key_numbers import KeyNumbers
+from streamjoin.joins.types.asof import NONE, RightByKey, nearest_pairs
+from streamjoin.joins.types.marks import Places, outcome
+from streamjoin.kernels.kinds.marks import lower_places
+from streamjoin.model.binding import BoundAsOf
 from streamjoin.spark.stages.arrivals import Arrivals
-from streamjoin.spark.stages.marks import MarkState, Places
+from streamjoin.spark.stages.kind_gate import MarkState
 from streamjoin.spark.stages.output import FoundPairs, GatheredRows, TaskRows
 from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, after_begin, matches
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints
-from streamjoin.storage.segments import Segment
+from streamjoin.storage.segments import Segment, merged
 from streamjoin.windows.encoding import read_only
 
 _MOST_PAIRS = 1 << 24
@@ -240,7 +244,7 @@ class MarkedRange:
         state = self._state
         for segment, hits, is_old in self._segments(side):
             ages = self._ages(side, segment)
-            leaves = np.flatnonzero((ages >= state.gone_before[side]) & (ages < state.gone[side]) & ~hits.matched)
+            leaves = np.flatnonzero(state.leaving(side, ages) & ~hits.matched)
             for some in parts_of(self._unmarked(side, segment, leaves, is_old)):
                 part = segment.take(some)
                 yield self._one_sided(side, part.rows, part.ticks, seqs_of(part), self._places_of(side, part))
@@ -277,6 +281,94 @@ class MarkedRange:
             raise AssertionError("an order without a gate")
         seqs = seqs_of(probes.rows)
         return seqs if self._blueprint.bound.spec.self_join else seqs + probes.upto
+
+
+class AsOfRange:
+    """One range of an as-of join in one batch: the nearest right row of each left row that the gate has released.
+
+    No closer right row can follow a released left row, so each is matched once, in the range that owns it, and its row
+    leaves in the same batch. By key, the range of a key has all right rows of that key; it stores those that left rows
+    at `low` or later may take. By any other condition the owner of a left row tests all right rows within the
+    tolerance: stored ones in the log, also those of other ranges, and new ones, of which it has copies.
+    """
+
+    def __init__(self, rows: RangeRows, low: int) -> None:
+        match = rows.blueprint.bound.match
+        if match is None:
+            raise AssertionError("an as-of join without a match")
+        self._rows = rows
+        self._how = rows.blueprint.bound.spec.how
+        self.kept: Segment | None = None
+        """The right rows that later left rows may match, sorted by word, if keys decide."""
+        if match.by_equalities:
+            self._choose_by_key(match, low)
+        else:
+            self._choose_by_condition(match)
+
+    def rows(self) -> Iterator[TaskRows]:
+        """The rows of all left rows of the batch."""
+        left, keyless = self._rows.new[0].owned.rows, self._rows.new[0].keyless
+        matched = self._of != NONE
+        out, _ = outcome(self._how, matched, np.ones(matched.size, np.bool_))
+        for number, segment in enumerate(self._segments):
+            for some in parts_of(np.flatnonzero(out & (self._of == number))):
+                own, partners = left.take(some), segment.take(self._at[some])
+                ticks = np.maximum(own.ticks, partners.ticks)
+                yield GatheredRows(own.rows, partners.rows, ticks, _in_order_of(seqs_of(own)))
+        for some in parts_of(np.flatnonzero(out & ~matched)):
+            own = left.take(some)
+            yield GatheredRows(own.rows, None, own.ticks, _in_order_of(seqs_of(own)))
+        if self._how != "inner" and keyless is not None and keyless.ticks.size:
+            yield GatheredRows(keyless.rows, None, keyless.ticks, _in_order_of(keyless.seqs))
+
+    def _choose_by_key(self, match: BoundAsOf, low: int) -> None:
+        """For each left row the segment of its partner, or NONE, and its place there; and what later rows need."""
+        left = self._rows.new[0].owned.rows
+        right = merged([*self._rows.old[1], self._rows.new[1].owned.rows])
+        numbers = KeyNumbers(self._rows.blueprint.bound.keys)
+        # Positions of right rows ascend with their times.
+        order = np.argsort(seqs_of(right))
+        by_key = RightByKey(numbers.number(1, right.rows)[order], right.ticks[order])
+        place = by_key.nearest(match, numbers.number(0, left.rows), left.ticks)
+        self._segments = [right]
+        self._of = np.where(place == NONE, NONE, 0)
+        self._at = order[place] if order.size else place
+        self.kept = right.take(np.sort(order[by_key.needed(match, low)]))
+
+    def _choose_by_condition(self, match: BoundAsOf) -> None:
+        left, right = self._rows.new[0].owned, self._rows.new[1].probes
+        n = left.rows.n
+        self._segments = []
+        self._of, self._at = (np.full(n, NONE, np.int64) for _ in range(2))
+        # The position and the time of each partner so far.
+        best = np.zeros((2, n), np.int64)
+        reaching = self._rows.reaching(left)
+        everywhere, outside = np.arange(n), np.flatnonzero(reaching)
+        for segment in (*self._rows.old[1], right.rows):
+            for pairs in found(self._rows.blueprint, left, segment, 0):
+                self._take_nearest(match, pairs, everywhere, best)
+        for pairs in self._rows.pairs_beside(0, left.chosen(reaching)):
+            self._take_nearest(match, pairs, outside, best)
+
+    def _take_nearest(self, match: BoundAsOf, pairs: FoundPairs, rows: Array, best: Array) -> None:
+        """Take the pairs that are nearer than those before them; `rows` are the left rows of the probes."""
+        stored, left = pairs.stored, rows[pairs.probe]
+        if not self._segments or self._segments[-1] is not stored:
+            self._segments.append(stored)
+        known = np.unique(left[self._of[left] != NONE])
+        seqs = np.concatenate([seqs_of(stored)[pairs.place], best[0][known]])
+        theirs = np.concatenate([stored.ticks[pairs.place], best[1][known]])
+        left = np.concatenate([left, known])
+        taken = nearest_pairs(match, left, self._rows.new[0].owned.rows.ticks[left], seqs, theirs)
+        taken = taken[taken < pairs.place.size]
+        changed = left[taken]
+        self._of[changed], self._at[changed] = len(self._segments) - 1, pairs.place[taken]
+        best[0][changed], best[1][changed] = seqs[taken], theirs[taken]
+
+
+def _in_order_of(seqs: Array) -> tuple[Array, Array, Array]:
+    nothing = np.zeros(seqs.size, np.int64)
+    return seqs, nothing, nothing
 
 
 def seqs_of(segment: Segment) -> Array:

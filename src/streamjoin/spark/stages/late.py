@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from streamjoin.model.binding import BoundSpec
-from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.runtime.checkpoints import log_root
+from streamjoin.spark.runtime.checkpoints import known_root
 from streamjoin.storage.log import late_files
 from streamjoin.storage.pieces import damaged
 
@@ -42,9 +41,7 @@ def late(checkpoint: str | Path, name: str = "join") -> pa.Table:
     Raises:
         CheckpointError: there is no such join, or its files can't be read.
     """
-    root = log_root(checkpoint, name)
-    if not (root / "join.json").exists():
-        raise CheckpointError(f"there is no join called {name!r} under the checkpoint {checkpoint}")
+    root = known_root(checkpoint, name)
     tables = []
     for _, path in late_files(root):
         try:

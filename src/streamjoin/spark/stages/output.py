@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.model.common_types import as_type
 from streamjoin.spark.stages.pairing import SortedProbes
 from streamjoin.spark.stages.parts import Part, Spool, markers, opened
 from streamjoin.storage.blueprint import Blueprint
@@ -59,7 +60,10 @@ class FoundPairs:
         probing = self.probes.rows.rows.take(pa.array(self.probe))
         stored_rows = self.stored.rows.take(pa.array(self.place))
         left, right = (probing, stored_rows) if self.probes_left else (stored_rows, probing)
-        columns: list[Any] = [(left if c.side == "left" else right).column(c.source) for c in blueprint.bound.columns]
+        fields = zip(blueprint.bound.columns, blueprint.bound.schema, strict=False)
+        columns: list[Any] = [
+            as_type((left if c.side == "left" else right).column(c.source), field.type) for c, field in fields
+        ]
         ticks = np.maximum(self.probes.rows.ticks[self.probe], self.stored.ticks[self.place])
         columns.append(_times(blueprint, ticks))
         return columns
@@ -105,9 +109,9 @@ class GatheredRows:
         for column, field in zip(bound.columns, bound.schema, strict=False):
             own, other = (self.left, self.right) if column.side == "left" else (self.right, self.left)
             if own is not None:
-                columns.append(own.column(column.source))
+                columns.append(as_type(own.column(column.source), field.type))
             elif column.is_key and other is not None:
-                columns.append(other.column(column.source).cast(field.type))
+                columns.append(as_type(other.column(column.source), field.type))
             else:
                 columns.append(pa.nulls(n, field.type))
         if bound.time_field is not None:

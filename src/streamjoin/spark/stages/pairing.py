@@ -24,11 +24,12 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.batch.within import stretches, sweep_within
-from streamjoin.model.expression.evaluation import evaluate, from_arrow, truth
-from streamjoin.model.expression.nodes import Expression
-from streamjoin.storage.ranges import LEAST, MOST
+from streamjoin.kernels.batch.sweep import age_blocks, sweep_within
+from streamjoin.model.expression.evaluation import Values, from_arrow, grid_holds, holds
+from streamjoin.model.expression.nodes import Column, Expression
+from streamjoin.storage.ranges import MOST
 from streamjoin.storage.segments import Segment
+from streamjoin.windows.clock import minus, plus
 from streamjoin.windows.encoding import read_only
 from streamjoin.windows.intervals import NO_CLASS, by_class, low_ends
 
@@ -127,9 +128,7 @@ class ResidualTest:
 
 def tick_bounds(ticks: Array, back: int, ahead: int) -> tuple[Array, Array]:
     """The ticks minus `back` and plus `ahead`, limited to int64."""
-    least = np.where(ticks < LEAST + back, LEAST, ticks - back)
-    most = np.where(ticks > MOST - ahead, MOST, ticks + ahead)
-    return least, most
+    return minus(ticks, back), plus(ticks, ahead)
 
 
 def matches(probes: SortedProbes, stored: Segment, condition: ResidualTest) -> Iterator[tuple[Array, Array]]:
@@ -179,7 +178,7 @@ def after_begin(probes: SortedProbes, *, strictly: bool) -> SortedProbes:
 
 def _swept(probes: SortedProbes, stored: Segment) -> Iterator[tuple[Array, Array]]:
     """The pairs in each other's window whose words match."""
-    ages, blocks = Ages(*map(read_only, probes.ages(stored))), stretches(stored.words.size)
+    ages, blocks = Ages(*map(read_only, probes.ages(stored))), age_blocks(stored.words.size)
     lo, hi, words = map(read_only, (probes.lo, probes.hi, stored.words))
     cursor = np.array([0, 0, -1], np.int64)
     out_probe, out_place = np.empty(CAPACITY, np.int64), np.empty(CAPACITY, np.int64)
@@ -225,21 +224,22 @@ def _grid(condition: ResidualTest, probing: pa.Table, stored: pa.Table, rows: sl
     shape = (rows.stop - rows.start, places.stop - places.start)
     if condition.residual is None:
         return np.ones(shape, np.bool_)
-    values = {}
-    for column in condition.residual.columns:
-        probes = (column.qualifier == "l") == condition.probes_left
-        table, part_slice, fold = (probing, rows, (-1, 1)) if probes else (stored, places, (1, -1))
-        part = table.column(column.name).slice(part_slice.start, part_slice.stop - part_slice.start)
-        values[column] = from_arrow(part).reshape(*fold)
-    return truth(evaluate(condition.residual, values), shape)
+    first = "l" if condition.probes_left else "r"
+
+    def read(column: Column) -> Values:
+        table, part = (probing, rows) if column.qualifier == first else (stored, places)
+        return from_arrow(table.column(column.name).slice(part.start, part.stop - part.start))
+
+    return grid_holds(condition.residual, read, first, shape)
 
 
 def _holds(condition: ResidualTest, probing: pa.Table, stored: pa.Table, probe: Array, place: Array) -> Array:
     if condition.residual is None:
         raise AssertionError("nothing is left to test")
-    values = {}
-    for column in condition.residual.columns:
-        probes = (column.qualifier == "l") == condition.probes_left
-        table, indexes = (probing, probe) if probes else (stored, place)
-        values[column] = from_arrow(table.column(column.name).take(pa.array(indexes)))
-    return truth(evaluate(condition.residual, values), (probe.size,))
+    first = "l" if condition.probes_left else "r"
+
+    def read(column: Column) -> Values:
+        table, places = (probing, probe) if column.qualifier == first else (stored, place)
+        return from_arrow(table.column(column.name).take(pa.array(places)))
+
+    return holds(condition.residual, read, probe.size)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streamjoin.model.errors import CheckpointError
-from streamjoin.spark.runtime.checkpoints import log_root
+from streamjoin.spark.runtime.checkpoints import known_root
 from streamjoin.spark.runtime.starts import newest_number
 from streamjoin.storage.pieces import atomic, damaged
 from streamjoin.storage.places import Place, entries, place
@@ -64,9 +63,7 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
     Raises:
         CheckpointError: there is no such join, or its files can't be read.
     """
-    root = log_root(checkpoint, name)
-    if not (root / "join.json").exists():
-        raise CheckpointError(f"there is no join called {name!r} under the checkpoint {checkpoint}")
+    root = known_root(checkpoint, name)
     committed = newest_number(place(str(checkpoint)) / "commits")
     newest: dict[int, tuple[int, Place]] = {}
     for path in entries(root / "punctuations"):

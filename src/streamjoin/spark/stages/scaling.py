@@ -14,6 +14,7 @@ from pathlib import Path
 from streamjoin.model.errors import CheckpointError, SpecError
 from streamjoin.spark.runtime.checkpoints import log_root
 from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import has_log
 from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.pieces import atomic
 from streamjoin.storage.places import Place, read_if_there
@@ -79,7 +80,7 @@ def ask_for(root: Place, partitions: int | None) -> None:
     """Request another number of ranges for the join whose log is in `root`; None withdraws a request."""
     if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise SpecError(f"partitions={partitions!r}: it is a whole number from 1 on, or None")
-    if not (root / "join.json").exists():
+    if not has_log(root):
         raise CheckpointError(f"there is no join in {root}; its query must have started once")
     with atomic(root / _CONTROL) as file:
         file.write(json.dumps({"partitions": partitions}).encode())

@@ -13,7 +13,7 @@ import mmap
 import struct
 from dataclasses import dataclass
 
-from streamjoin.kernels.compiling import WATCH
+from streamjoin.jit.compiling import WATCH
 from streamjoin.model.errors import CheckpointError
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.pieces import atomic

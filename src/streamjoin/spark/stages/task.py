@@ -16,17 +16,16 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from streamjoin._arrays import Array
+from streamjoin.joins.types.marks import Places
 from streamjoin.model.errors import CheckpointError, InputError, StreamJoinError
 from streamjoin.model.large_columns import is_overflow, too_large
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.runtime.unattended import after_task
 from streamjoin.spark.stages.arrivals import Arrivals, arrivals
-from streamjoin.spark.stages.asof_task import AsOfRange
-from streamjoin.spark.stages.kind_gate import KindGate
-from streamjoin.spark.stages.kind_task import MarkedRange, RangeRows
+from streamjoin.spark.stages.kind_gate import KindGate, MarkState
+from streamjoin.spark.stages.kind_task import AsOfRange, MarkedRange, RangeRows
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.late_output import write_batch
-from streamjoin.spark.stages.marks import MarkState, Places, less
 from streamjoin.spark.stages.output import TaskRows, bound_to_order, plain, to_order
 from streamjoin.spark.stages.parts import Received, Spool, marks, unpack
 from streamjoin.spark.stages.route import longest_stored, part_schema
@@ -39,6 +38,7 @@ from streamjoin.storage.pieces import MappedPiece
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import SplitPoints, WordRange, sample
 from streamjoin.storage.segments import Segment, block_rows, layout, merged, stored
+from streamjoin.windows.clock import less
 
 T = TypeVar("T")
 OldRuns = Sequence[Sequence[Sequence[Segment]]]
@@ -178,10 +178,10 @@ class RangeOfBatch:
         tick = self._of_gate()[0]["standing"]["bound"][0]
         as_of = AsOfRange(rows, less(tick, KindGate(self._blueprint).reach))
         nothing = rows.new[0].owned.rows.part(0, 0)
-        if as_of.newest is None:
+        if as_of.kept is None:
             self._publish(rows.new, old, (nothing, rows.new[1].owned.rows))
         else:
-            self._publish(rows.new, [[], []], (nothing, as_of.newest.kept))
+            self._publish(rows.new, [[], []], (nothing, as_of.kept))
         return as_of.rows()
 
     def _of_gate(self) -> tuple[dict[str, Any], MappedPiece]:
@@ -199,6 +199,9 @@ class RangeOfBatch:
         """Write the rows of folded runs and the new rows, or `fresh` in their place, as this range's piece."""
         plan, before = self._blueprint, self._before
         fresh = fresh or (new[0].owned.rows, new[1].owned.rows)
+        ended = self._log.end == self._batch
+        if ended:
+            fresh, old = (fresh[0].part(0, 0), fresh[1].part(0, 0)), [[], []]
         # Rows that expire within the batch are not written; a range that has seen later rows drops more.
         horizon = plan.horizons(self._clocks or [_later(before.clocks[i], side.clock) for i, side in enumerate(new)])
         kept_runs = before.kept(plan.horizons, plan.policy)
@@ -207,7 +210,7 @@ class RangeOfBatch:
             segments = [*_flat(_folded(old[side], kept_runs)), fresh[side]]
             runs.append(merged([segment.since(horizon[side], counted) for segment in segments]))
         folded = _folded(before.runs, kept_runs)
-        facts = {
+        facts: dict[str, Any] = {
             "base": before.epoch,
             "folded": [run.batch for run in folded],
             "clocks": self._clocks or [side.clock for side in new],
@@ -218,6 +221,7 @@ class RangeOfBatch:
             "sample": [entry for run in runs for entry in sample(run.words, _SAMPLE)],
             "wanted": asked_for(self._log.root) if self._partition == 0 else None,
             "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
+            **({"ended": True} if ended else {}),
         }
         left, right = (block_rows(run, layout(plan, side)) for side, run in enumerate(runs))
         late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]

@@ -18,19 +18,27 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.arrivals import Arrived, Clocks, number_tuples
-from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.adhoc.core.budgets import Usage
-from streamjoin.adhoc.core.changes import LiveQuery, QueryRegistry
-from streamjoin.adhoc.core.kind_states import KindState, packed_states
-from streamjoin.adhoc.core.kinds import unpacked_states
-from streamjoin.adhoc.core.probe_plan import Choice
-from streamjoin.adhoc.core.retention import StreamProgress
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared, ShareFigures
-from streamjoin.adhoc.engine.journal_files import read_table, safe_name, write_table
-from streamjoin.adhoc.executors.distributed.outputs import OutputTarget, WaitingTuples, WrittenRows, write_rows
-from streamjoin.adhoc.executors.distributed.parts import (
+from streamjoin.model.errors import InputError
+from streamjoin.model.expression.nodes import Expression
+from streamjoin.queries.core.arrivals import Arrived, Clocks, number_tuples
+from streamjoin.queries.core.buckets import Bucket, IndexKey
+from streamjoin.queries.core.budgets import ANY_AMOUNT, EngineBudget, Usage
+from streamjoin.queries.core.changes import LiveQuery, QueryRegistry
+from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
+from streamjoin.queries.core.probe_plan import Choice
+from streamjoin.queries.core.retention import StreamProgress
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared, ShareFigures, failure_of
+from streamjoin.queries.engine.journal import read_table, safe_name, write_table
+from streamjoin.queries.executors.distributed.outputs import (
+    Flush,
+    OutputTarget,
+    WaitingTuples,
+    WrittenRows,
+    write_flushes,
+    write_rows,
+)
+from streamjoin.queries.executors.distributed.parts import (
     FiledBucket,
     PartRows,
     positions,
@@ -38,13 +46,10 @@ from streamjoin.adhoc.executors.distributed.parts import (
     read_part,
     ticks_by_stream,
 )
-from streamjoin.adhoc.executors.distributed.placement import CellGroups, Placement, least_share
-from streamjoin.adhoc.executors.distributed.pool import Flush, write_flushes
-from streamjoin.adhoc.executors.distributed.sampling import KeyCounts, StreamSample, sample_stream
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.optimizer.plans import Plan
-from streamjoin.model.errors import InputError
-from streamjoin.model.expression.nodes import Expression
+from streamjoin.queries.executors.distributed.placement import CellGroups, Placement, least_share
+from streamjoin.queries.executors.distributed.sampling import KeyCounts, StreamSample, sample_stream
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.optimizer.plans import Plan
 from streamjoin.storage.places import place
 
 
@@ -95,6 +100,8 @@ class CellAssignment:
     """How far the streams are after this batch."""
     waiting: tuple[WaitingTuples, ...] = ()
     """What waited in all cells after the batch before."""
+    budget: EngineBudget = ANY_AMOUNT
+    """What the queries may hold together in one cell."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ def run_cell(
         del cells[other]
     state = cells.get(key)
     if state is not None and assignment.batch < state.batch:
-        # A straggler, whose rows nobody waits for: a cell can't go back.
+        # A straggler, whose rows are no longer awaited: a cell can't go back.
         return Cell(cell).run(assignment, whole)
     if state is None or state.cells != assignment.cells:
         state = cells[key] = Cell(cell, assignment.cells)
@@ -159,12 +166,13 @@ class Cell:
         self._version = -1
         self._parts: dict[int, PlacementCell] = {}
         self._changed: set[int] = set()
+        self._budget = ANY_AMOUNT
         self.batch = -1
 
     def run(self, assignment: CellAssignment, whole: Callable[[], bytes]) -> CellResult:
         """The rows of the cell."""
         began = time.perf_counter()
-        self.cells = assignment.cells
+        self.cells, self._budget = assignment.cells, assignment.budget
         self._follow(assignment, whole)
         self.batch = assignment.batch
         times: dict[str, list[Array]] = {}
@@ -186,9 +194,10 @@ class Cell:
             failures |= failed
             usage |= part.usage
             figures.append(counted)
-        waiting = self._write_waiting(assignment)
+        waiting = self._write_waiting(assignment, failures)
+        outputs = {name: table for name, table in outputs.items() if name not in failures}
         targets = {name: self._queries[name].target for name in outputs}
-        written = write_rows(outputs, targets, assignment.batch, self.number, assignment.spool)
+        written = write_rows(outputs, targets, assignment.batch, self.number, assignment.spool, failures)
         flushed = write_flushes(assignment.flushes[self.number :: self.cells])
         written = replace(written, flushed=flushed.flushed, unflushed=flushed.unflushed, waiting=waiting)
         parts = [self._parts[number] for number in self._active]
@@ -211,19 +220,27 @@ class Cell:
             self._distinct() if assignment.measures else {},
         )
 
-    def _write_waiting(self, assignment: CellAssignment) -> WaitingTuples | None:
-        """Write what waits in this cell after the batch."""
+    def _write_waiting(self, assignment: CellAssignment, failures: dict[str, InputError]) -> WaitingTuples | None:
+        """Write what waits in this cell after the batch; `failures` gets the queries of which that fails."""
         parts = [self._parts[number] for number in self._active if self._placements[number].waits]
         if not parts:
             return None
         token = uuid.uuid4().hex
         states: dict[str, KindState] = {}
+        tables: dict[str, pa.Table] = {}
         pins: dict[str, int] = {}
         for part in parts:
-            states |= part.name_waiting(token)
-            for stream, oldest in part.pins(states):
+            named = part.name_waiting(token, failures)
+            for name, state in named.items():
+                try:
+                    tables[name] = state.to_table(name)
+                except Exception as error:
+                    failures[name] = failure_of(error)
+            for stream, oldest in part.pins(named, failures):
                 pins[stream] = min(oldest, pins.get(stream, oldest))
-        table, path = packed_states(states), None
+            states |= named
+        states = {name: state for name, state in states.items() if name not in failures}
+        table, path = joined_states(tables[name] for name in states), None
         if table.num_rows:
             path = f"{assignment.wait_directory}/{assignment.batch:012}-{self.number:04}-{token[:8]}"
             write_table(place(path), table)
@@ -267,7 +284,7 @@ class Cell:
         """What a placement has in this cell, with the tuples from the batch `since` on."""
         part, placement = self._parts.get(number), self._placements[number]
         if part is None or not part.fits(placement, since):
-            part = self._parts[number] = PlacementCell(self.number, placement)
+            part = self._parts[number] = PlacementCell(self.number, placement, self._budget)
             self._changed.add(number)
         part.placement = placement
         for name in placement.routes:
@@ -304,10 +321,10 @@ class PlacementCell:
     SETTINGS: ClassVar = Settings(sharing="everything", threads=1)
     """A cell decides nothing: it runs by the plan that it is sent."""
 
-    def __init__(self, cell: int, placement: Placement) -> None:
+    def __init__(self, cell: int, placement: Placement, budget: EngineBudget = ANY_AMOUNT) -> None:
         self._cell = cell
         self.placement = placement
-        self._core = Shared([], self.SETTINGS)
+        self._core = Shared([], replace(self.SETTINGS, engine_rows=budget.rows, engine_bytes=budget.bytes))
         self._clocks = Clocks.start({})
         self._newest: dict[str, int] = {}
         self._arrived: Arrived | None = None
@@ -391,6 +408,10 @@ class PlacementCell:
         tables: dict[str, pa.Table] = {}
         groups = {name: self.placement.groups(name, assignment.cells) for name in self.placement.routes}
         for name, entry in self._core.queries.items():
+            if entry.paused:
+                # What waits gives no row any more.
+                self._tokens.pop(name, None)
+                continue
             listed = [cell for cell in assignment.waiting if name in cell.queries]
             if listed and any(cell.token == self._tokens.get(name) for cell in listed):
                 stored[name] = None
@@ -412,15 +433,15 @@ class PlacementCell:
         }
         return replace(state, held=held)
 
-    def name_waiting(self, token: str) -> dict[str, KindState]:
+    def name_waiting(self, token: str, failures: dict[str, InputError]) -> dict[str, KindState]:
         """What waits after the batch that ran, by the ids of tuples; `token` names it from now on."""
-        states = self._core.waiting_by_ids()
+        states = self._core.waiting_by_ids(failures)
         self._written = dict.fromkeys(states, token)
         return states
 
-    def pins(self, states: Mapping[str, KindState]) -> Iterator[tuple[str, int]]:
+    def pins(self, states: Mapping[str, KindState], failures: dict[str, InputError]) -> Iterator[tuple[str, int]]:
         """Streams, and the oldest tuple of each that must be held."""
-        return self._core.pins({name: state for name, state in states.items() if name in self._core.queries})
+        return self._core.pins(states, failures)
 
     def results(
         self, assignment: CellAssignment, times: Mapping[str, list[Array]], whole_parts: dict[str, PartRows]
@@ -430,6 +451,7 @@ class PlacementCell:
         self.read = 0
         arrived = self._arrive(assignment.batch, lists, times, assignment.cells, whole_parts)
         arrived = replace(arrived, progress=assignment.progress)
+        self._core.limit(assignment.budget)
         outputs, failures = self._core.results(arrived)
         self._arrived = arrived
         return outputs, failures, self._core.share_figures()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from time import time_ns
+from typing import Any
 
-from streamjoin.adhoc.core.arrivals import Activity, Arrived, TimeRules, latest_time, past_idle, time_to_idle
-from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.adhoc.core.execution import Execution
-from streamjoin.adhoc.core.kind_states import KindState
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.core.shared import Shared, Snapshot
-from streamjoin.adhoc.executors.distributed.outputs import CellsWaiting
-from streamjoin.adhoc.executors.distributed.parts import FiledArrival, FiledBucket, PortionFiles
-from streamjoin.adhoc.executors.distributed.sampling import SampledOptimizer, StreamSample
 from streamjoin.model.errors import InputError, StateError
+from streamjoin.queries.core.arrivals import Activity, Arrived, MachineClock, latest_time, past_idle, time_to_idle
+from streamjoin.queries.core.buckets import Bucket, IndexKey
+from streamjoin.queries.core.changes import Change, LiveQuery
+from streamjoin.queries.core.execution import Execution
+from streamjoin.queries.core.explain import Explanation, QueryCost
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared, ShareFigures, Snapshot
+from streamjoin.queries.executors.distributed.outputs import CellsWaiting
+from streamjoin.queries.executors.distributed.parts import FiledBucket, ReadParts
+from streamjoin.queries.executors.distributed.sampling import SampledOptimizer, StreamSample
+from streamjoin.queries.language.plan import Stream
 from streamjoin.windows.clock import NEVER, Horizon
 
 
@@ -29,12 +33,19 @@ class PlannedExecution(Execution):
         """Nothing is held here."""
 
 
-class DriverCore(Shared):
-    """A core that knows which tuples there are, and has none of them."""
+class DriverCore:
+    """A `QueryCore` that knows which tuples there are, and has none of them.
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__([], settings)
-        self._state = replace(self._state, optimizer=SampledOptimizer(settings))
+    Queries, plan and retention are those of a shared core whose plan is never run; of buckets it reads only what a list
+    of parts has too.
+    """
+
+    held_share = 0.0
+
+    def __init__(self, settings: Settings, clock: MachineClock = time_ns) -> None:
+        self.settings = settings
+        self._planned = Shared([], settings, clock, execution=PlannedExecution)
+        self._planned.plan_with(SampledOptimizer(settings))
         self.held_bytes: dict[str, int] = {}
         """What the cells of the last batch hold."""
         self.cells_waiting = CellsWaiting()
@@ -47,11 +58,47 @@ class DriverCore(Shared):
         self._reading: dict[str, int] = {}
         """Streams of which tuples are read that are not in a batch yet, and the earliest time that they may have."""
 
-    def restore(self, snapshot: Snapshot) -> None:
+    # Queries and plan ---------------------------------------------------------------------------------------------
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Make changes, in force from the next batch on."""
+        self._planned.apply(changes)
+
+    def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
+        """Register one more stream."""
+        self._planned.add_stream(stream, lateness)
+
+    def change_stream(self, stream: Stream, lateness: int) -> dict[str, InputError]:
+        """Give a stream another lateness."""
+        return self._planned.change_stream(stream, lateness)
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """The registered streams, by name."""
+        return self._planned.streams
+
+    @property
+    def queries(self) -> Mapping[str, LiveQuery]:
+        """The queries, by name."""
+        return self._planned.queries
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last batch."""
+        return self._planned.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> dict[str, InputError]:
         """Go over to a state."""
         before = snapshot.optimizer
         optimizer = SampledOptimizer(self.settings, before.plan, before.statistics, before.decisions)
-        super().restore(replace(snapshot, optimizer=optimizer))
+        return self._planned.restore(replace(snapshot, optimizer=optimizer))
+
+    def explain(self) -> Explanation:
+        """The plan in force."""
+        return self._planned.explain()
+
+    def costs(self) -> Mapping[str, QueryCost]:
+        """What each query cost in the last batch, and holds after it."""
+        return self._planned.costs()
 
     @property
     def measures(self) -> bool:
@@ -60,19 +107,22 @@ class DriverCore(Shared):
 
     def take_samples(self, samples: Mapping[str, StreamSample], distinct: Mapping[str, Mapping[IndexKey, int]]) -> None:
         """Plan by what the tasks of a batch report."""
-        self._state = replace(self._state, optimizer=self._optimizer.with_samples(samples, distinct))
+        self._planned.plan_with(self._optimizer.with_samples(samples, distinct))
+
+    def take_figures(self, shares: Sequence[ShareFigures]) -> None:
+        """Count what the cells of a batch did as done here."""
+        self._planned.take_figures(shares)
 
     @property
     def _optimizer(self) -> SampledOptimizer:
-        optimizer = self._state.optimizer
+        optimizer = self.snapshot().optimizer
         if not isinstance(optimizer, SampledOptimizer):
             raise AssertionError("the driver has no tuples to measure")
         return optimizer
 
-    def _new_execution(self) -> Execution:
-        return PlannedExecution(self._streams.values())
+    # Batches ------------------------------------------------------------------------------------------------------
 
-    def arrive(self, batch_id: int, tables: Mapping[str, PortionFiles]) -> FiledArrival:
+    def arrive(self, batch_id: int, tables: Mapping[str, ReadParts]) -> Arrived:
         """A batch as lists of parts; nothing changes until `finish`.
 
         Raises:
@@ -84,16 +134,16 @@ class DriverCore(Shared):
             self._reached = arrived.clocks.horizons
         return arrived
 
-    def _arrive(self, batch_id: int, tables: Mapping[str, PortionFiles]) -> FiledArrival:
-        state = self._state
+    def _arrive(self, batch_id: int, tables: Mapping[str, ReadParts]) -> Arrived:
+        state = self.snapshot()
         if batch_id <= state.batch:
             raise StateError(f"batch {batch_id} comes after batch {state.batch}: batches ascend")
         clocks = state.clocks
-        rules = self._rules
+        rules = self._planned.rules
         horizons, counts, activity = dict(clocks.horizons), dict(clocks.counts), dict(clocks.activity)
-        buckets: dict[str, FiledBucket] = {}
+        buckets: dict[str, Any] = {}
         for name in sorted(tables):
-            if name not in self._streams:
+            if name not in self.streams:
                 raise InputError(f"there is no stream {name!r}")
             parts = tuple(part for part in tables[name].parts if part.rows)
             if not parts:
@@ -103,7 +153,7 @@ class DriverCore(Shared):
             newest = bucket.span[1]
             horizons[name] = horizons[name].raised(newest)
             activity[name] = activity.get(name, Activity(NEVER, rules.now)).moved(newest, rules)
-        for name in self._streams:
+        for name in self.streams:
             activity.setdefault(name, Activity(NEVER, rules.now))
         for name in tables:
             self._reading.pop(name, None)
@@ -111,13 +161,8 @@ class DriverCore(Shared):
         horizons = past_idle(horizons, activity, rules, self._reading)
         gate = clocks.gate + sum(bucket.n for bucket in buckets.values())
         after = replace(clocks, horizons=horizons, counts=counts, gate=gate, activity=activity)
-        # What reads a bucket at the driver reads only what a list of parts has too.
-        return FiledArrival(buckets, {}, {}, after, batch_id, portions=dict(tables))  # type: ignore[arg-type]
-
-    @property
-    def _rules(self) -> TimeRules:
-        """What the settings ask of the streams' times now."""
-        return TimeRules(self._future, self.settings.idle_ns, self._state.registry.partners, self._clock())
+        aside = {name: read.aside for name, read in tables.items()}
+        return Arrived(buckets, {}, {}, after, batch_id, filed_aside=aside)
 
     def time_bounds(self, stream: str, newest: int) -> tuple[int, int]:
         """The earliest and the latest time that a tuple of a stream may have now, where it has sent `newest` before.
@@ -125,13 +170,11 @@ class DriverCore(Shared):
         The batch that has `newest` may not be finished yet. From any thread.
         """
         with self._bounds:
-            clocks = self._state.clocks
+            clocks = self.snapshot().clocks
             own = self._reached.get(stream, clocks.horizons[stream]).raised(newest)
             self._reading[stream] = own.bound
         horizons = {**clocks.horizons, stream: own}
-        return own.bound, latest_time(self._streams[stream], replace(clocks, horizons=horizons), self._rules)
-
-    # What waits ---------------------------------------------------------------------------------------------------
+        return own.bound, latest_time(self.streams[stream], replace(clocks, horizons=horizons), self._planned.rules)
 
     def take_cells_waiting(self, waiting: CellsWaiting) -> None:
         """Take over what waits after a batch, for `finish`."""
@@ -142,20 +185,27 @@ class DriverCore(Shared):
         if not self.cells_waiting.count:
             return None
         with self._bounds:
-            return time_to_idle(self._state.clocks, self._rules, self._reading)
+            return time_to_idle(self.snapshot().clocks, self._planned.rules, self._reading)
 
-    def finish(
-        self, arrived: Arrived, failures: Mapping[str, InputError], oldest: Mapping[str, int] | None = None
-    ) -> None:
+    def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> dict[str, InputError]:
         """Make a batch part of the state; what waits in cells holds its tuples."""
         if self._after.batch == arrived.batch:
             self.cells_waiting = self._after
-        super().finish(arrived, failures, oldest)
+        pins = (pin for cell in self.cells_waiting.cells for pin in cell.pins.items())
+        return self._planned.finish(arrived, failures, pins=pins)
 
-    def pins(self, kinds: Mapping[str, KindState]) -> Iterator[tuple[str, int]]:  # noqa: ARG002 - it is in cells
-        """Streams, and the oldest tuple of each that must be held for what waits."""
-        for cell in self.cells_waiting.cells:
-            yield from cell.pins.items()
+    # What only other processes know -------------------------------------------------------------------------------
+
+    def position(self) -> None:
+        """None: no join runs here."""
+
+    def largest(self) -> dict[str, InputError]:
+        """None: nothing is computed here."""
+        return {}
+
+    def heaviest(self, excess: int) -> dict[str, InputError]:  # noqa: ARG002 - it is in cells
+        """None: the tuples are in other processes."""
+        return {}
 
     @property
     def nbytes(self) -> dict[str, int]:

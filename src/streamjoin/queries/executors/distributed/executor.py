@@ -6,58 +6,57 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from streamjoin.adhoc.core.arrivals import Arrived
-from streamjoin.adhoc.core.budgets import exceeded_together
-from streamjoin.adhoc.core.changes import LiveQuery
-from streamjoin.adhoc.core.contract import Core
-from streamjoin.adhoc.core.explain import TaskFigures
-from streamjoin.adhoc.core.settings import Settings
-from streamjoin.adhoc.engine.executor import FeedKeeper, StreamInput
-from streamjoin.adhoc.engine.figures import RunningQuery
-from streamjoin.adhoc.engine.inbox import Inbox
-from streamjoin.adhoc.executors.distributed.cell import CellAssignment, CellResult, run_cell
-from streamjoin.adhoc.executors.distributed.driver_core import DriverCore
-from streamjoin.adhoc.executors.distributed.feed import PartFeed
-from streamjoin.adhoc.executors.distributed.jobs import run_cells
-from streamjoin.adhoc.executors.distributed.journal import FiledJournal
-from streamjoin.adhoc.executors.distributed.outputs import CellsWaiting, OutputTarget, WrittenRows, remove
-from streamjoin.adhoc.executors.distributed.placement import CellGroups
-from streamjoin.adhoc.executors.distributed.pool import Flush, RowPool, write_flushes
-from streamjoin.adhoc.executors.distributed.sampling import add_key_counts
-from streamjoin.adhoc.executors.distributed.sending import SentState
-from streamjoin.adhoc.executors.spark import SparkExecutor
-from streamjoin.adhoc.language.plan import Stream, query_name
-from streamjoin.adhoc.sinks.base import MemorySink, Target
-from streamjoin.adhoc.sinks.files import ParquetSink, file_prefix
-from streamjoin.adhoc.sinks.spark import KafkaSink, TableSink
-from streamjoin.formats.delta import DeltaSink
-from streamjoin.formats.iceberg import IcebergSink
 from streamjoin.model.errors import InputError, InterruptedBatchError, SpecError, StreamJoinError
+from streamjoin.queries.core.arrivals import Arrived
+from streamjoin.queries.core.budgets import exceeded_together
+from streamjoin.queries.core.changes import LiveQuery
+from streamjoin.queries.core.explain import TaskFigures
+from streamjoin.queries.engine.executor import TaskReport
+from streamjoin.queries.engine.figures import RunningQuery
+from streamjoin.queries.engine.inbox import Inbox, SourceBatch
+from streamjoin.queries.engine.journal import Position
+from streamjoin.queries.engine.loop import BatchRows
+from streamjoin.queries.executors.distributed.cell import CellAssignment, CellResult, run_cell
+from streamjoin.queries.executors.distributed.driver_core import DriverCore
+from streamjoin.queries.executors.distributed.jobs import map_partitions, run_cells, task_reason
+from streamjoin.queries.executors.distributed.journal import FiledJournal
+from streamjoin.queries.executors.distributed.outputs import (
+    CellsWaiting,
+    Flush,
+    OutputTarget,
+    RowPool,
+    WrittenRows,
+    remove,
+    write_flushes,
+)
+from streamjoin.queries.executors.distributed.parts import PartWriter, ReadParts, filed_buckets
+from streamjoin.queries.executors.distributed.placement import CellGroups
+from streamjoin.queries.executors.distributed.sampling import add_key_counts
+from streamjoin.queries.executors.distributed.sending import SentState
+from streamjoin.queries.executors.spark import HandedIn
+from streamjoin.queries.language.plan import Stream, query_name
+from streamjoin.queries.sinks.base import Target
+from streamjoin.queries.sinks.files import file_prefix, query_metadata
 from streamjoin.storage.places import place
+from streamjoin.windows.clock import NEVER
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+WrittenCells = tuple[WrittenRows, ...]
+"""Where the rows of a batch are."""
 _TRIES: Final = 3
 _TABLE_PAUSE: Final = 60.0
 """Seconds until a table that could not be reached is tried again for tasks."""
 STEADY: Final = 3
 """Batches in a row before which Spark had another number of cores: then the number of cells follows."""
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RowCount:
-    """How many rows a query gained; they are in files."""
-
-    num_rows: int
+_NOWHERE: Final = OutputTarget(0)
+"""What tasks do with the rows of a query that has none."""
+_log = logging.getLogger("streamjoin.adhoc")
 
 
 @dataclass(frozen=True)
@@ -72,38 +71,50 @@ class BatchParts:
 
 
 class CellRows:
-    """Computes the rows of a batch in one task for each cell."""
+    """Computes the rows of a batch in one task for each cell; the sinks of `entries` say what tasks do with rows.
 
-    stores_first = True
+    Rows that wait for a file of their own are in the `pool`.
+    """
 
-    def __init__(self, spark: Any, journal: FiledJournal, cells: int | None, settings: Settings) -> None:
-        """With this number of cells, or with as many as Spark has cores."""
+    def __init__(
+        self,
+        spark: Any,
+        journal: FiledJournal,
+        cells: int | Literal["auto"] | None,
+        core: DriverCore,
+        entries: Mapping[str, RunningQuery],
+        pool: RowPool,
+    ) -> None:
+        """With this number of cells, or with as many as Spark has cores.
+
+        Raises:
+            SpecError: it is no such number.
+        """
+        if cells == "auto":
+            cells = None
+        if cells is not None and (isinstance(cells, bool) or not isinstance(cells, int) or cells < 1):
+            raise SpecError(f"partitions={cells!r}: it is a whole number from 1 on, or 'auto'")
         self._context = spark.sparkContext
-        self._journal = journal
+        self._journal, self._core, self._entries, self._pool = journal, core, entries, pool
         self._adapts = cells is None
         self.partitions = cells or cluster_cores(self._context)
         self._offered = self.partitions, 0
         """The cores that Spark had before the last batches, if not as many as there are cells; for how many batches."""
-        self._settings = settings
-        self.pool = RowPool()
+        self._settings = core.settings
         self._pooling = False
         self._targets: dict[str, tuple[Any, OutputTarget, float]] = {}
         """By query: its sink, what tasks do with its rows, and until when that holds."""
         self._sent = SentState(self._broadcast, self.partitions)
-        self.entries: Mapping[str, RunningQuery] = {}
-        """The running queries, whose sinks say what tasks do with rows."""
-        self.tasks: tuple[TaskFigures, ...] = ()
-        self.written: tuple[WrittenRows, ...] = ()
-        """Where the rows of the last batch are."""
+        self._tasks: tuple[TaskFigures, ...] = ()
         self._interrupted = threading.Event()
         self._jobs = count()
         self._group = ""
         """The job group of the batch that runs."""
 
-    def decided(self) -> tuple[str, ...]:
-        """What was decided about heavy keys and the number of cells."""
+    def report(self) -> TaskReport:
+        """What the cells did, and what was decided about heavy keys and the number of cells."""
         notes, self._sent.placements.notes = self._sent.placements.notes, []
-        return tuple(notes)
+        return TaskReport(self.partitions, self._tasks, tuple(notes))
 
     def groups(self, stream: str) -> CellGroups | None:
         """How tasks that read a stream group its tuples; not at all if they are placed in several ways."""
@@ -112,37 +123,39 @@ class CellRows:
             return None
         return placements[0].groups(stream, self.partitions)
 
+    def time_bounds(self, stream: str, newest: int) -> tuple[int, int]:
+        """The times that tuples of a stream may have now, by the newest before."""
+        return self._core.time_bounds(stream, newest)
+
     def _broadcast(self, whole: bytes) -> Any:
         if self._sent.whole is not None:
             self._sent.whole.unpersist()
         return self._context.broadcast(whole)
 
-    def results(self, core: Core, arrived: Arrived) -> tuple[dict[str, Any], dict[str, InputError]]:
-        """How many rows each query gained, and what failed; `written` says where the rows are.
+    def results(self, arrived: Arrived) -> BatchRows[WrittenCells]:
+        """How many rows each query gained, where they are, and what failed.
 
         A batch whose rows were listed before a crash is not computed again. A query whose tasks die fails alone.
 
         Raises:
             InterruptedBatchError: `interrupt` was called.
         """
-        return self._counted(_driver_core(core), arrived, lambda: self._computed(_driver_core(core), arrived))
+        return self._counted(arrived, lambda: self._computed(arrived))
 
-    def one_by_one(
-        self, core: Core, arrived: Arrived, note: Callable[[str | None], None]
-    ) -> tuple[dict[str, Any], dict[str, InputError]]:
+    def one_by_one(self, arrived: Arrived, note: Callable[[str | None], None]) -> BatchRows[WrittenCells]:
         """As `results`, with a job for each query, which `note` hears of before."""
 
         def compute() -> BatchParts:
             computed = BatchParts()
             # If it fails without any query too, none is to blame.
-            self._run(_driver_core(core), arrived, ())
-            for name in _running(core):
+            self._run(arrived, ())
+            for name in self._running():
                 note(name)
-                computed += self._isolated(_driver_core(core), arrived, [name])
+                computed += self._isolated(arrived, [name])
             note(None)
             return computed
 
-        return self._counted(_driver_core(core), arrived, compute)
+        return self._counted(arrived, compute)
 
     def interrupt(self) -> None:
         """Have the job that computes rows end; from any thread."""
@@ -150,68 +163,67 @@ class CellRows:
         # Also if it is about to be submitted.
         self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
-    def _counted(
-        self, core: DriverCore, arrived: Arrived, compute: Callable[[], BatchParts]
-    ) -> tuple[dict[str, Any], dict[str, InputError]]:
+    def _counted(self, arrived: Arrived, compute: Callable[[], BatchParts]) -> BatchRows[WrittenCells]:
         """The counts of a batch whose rows are listed, or are computed and then listed."""
-        self.tasks, self.written = (), ()
-        if not arrived.buckets and not (arrived.logged and core.cells_waiting.cells):
-            return {}, {}
-        listed = self._journal.outputs(arrived.batch)
-        if listed is None:
+        self._tasks = ()
+        if not arrived.buckets and not (arrived.logged and self._core.cells_waiting.cells):
+            return BatchRows({}, {}, ())
+        written = self._journal.outputs(arrived.batch)
+        if written is None:
             computed = compute()
             failures = {name: str(error) for name, error in computed.failures.items()}
-            self.written = tuple(_without(part.rows, failures) for part in computed.parts)
-            self._journal.write_outputs(arrived.batch, self.written, failures)
+            written = tuple(_without(part.rows, failures) for part in computed.parts)
+            self._journal.write_outputs(arrived.batch, written, failures)
         else:
-            failures, self.written = self._journal.failures(arrived.batch), listed
-        waiting = tuple(cell.waiting for cell in self.written if cell.waiting is not None)
-        core.take_cells_waiting(CellsWaiting(arrived.batch, waiting))
+            failures = self._journal.failures(arrived.batch)
+        waiting = tuple(cell.waiting for cell in written if cell.waiting is not None)
+        self._core.take_cells_waiting(CellsWaiting(arrived.batch, waiting))
         counts: dict[str, int] = {}
-        for part in self.written:
-            for name, rows in part.counts.items():
+        for cell in written:
+            for name, rows in cell.counts.items():
                 counts[name] = counts.get(name, 0) + rows
-        return (
-            {name: RowCount(rows) for name, rows in counts.items()},
-            {name: InputError(why) for name, why in failures.items()},
-        )
+        failed = {name: InputError(why) for name, why in failures.items()}
+        return BatchRows({name: rows for name, rows in counts.items() if name not in failed}, failed, written)
 
-    def _computed(self, core: DriverCore, arrived: Arrived) -> BatchParts:
+    def _running(self) -> list[str]:
+        return [name for name, entry in self._core.queries.items() if not entry.paused]
+
+    def _computed(self, arrived: Arrived) -> BatchParts:
         if self._adapts:
             self.adapt()
         try:
-            return self._run(core, arrived, core.queries, self._flushes(self.pool.due(self._settings.file_seconds)))
+            return self._run(arrived, self._core.queries, self._flushes(self._pool.due(self._settings.file_seconds)))
         except InterruptedBatchError:
             raise
         except Exception as error:
             if self._stopped:
                 raise
             # If it fails without any query too, none is to blame.
-            self._run(core, arrived, ())
-            _log.error("tasks of batch %d fail; looking for the query: %s", arrived.batch, _first_line(error))
-            return self._halved(core, arrived, _running(core), error)
+            self._run(arrived, ())
+            _log.error("tasks of batch %d fail; looking for the query: %s", arrived.batch, task_reason(error))
+            return self._halved(arrived, self._running(), error)
 
-    def _halved(self, core: DriverCore, arrived: Arrived, names: Sequence[str], error: Exception) -> BatchParts:
+    def _halved(self, arrived: Arrived, names: Sequence[str], error: Exception) -> BatchParts:
         """The parts of a batch for queries with which tasks fail, without those that are to blame."""
         if len(names) == 1:
-            why = InputError(f"the tasks that compute it fail: {_first_line(error)}")
+            why = InputError(f"the tasks that compute it fail: {task_reason(error)}")
             return BatchParts(failures={names[0]: why})
         middle = len(names) // 2
-        computed = self._isolated(core, arrived, names[:middle])
-        return computed + self._isolated(core, arrived, names[middle:])
+        computed = self._isolated(arrived, names[:middle])
+        return computed + self._isolated(arrived, names[middle:])
 
-    def _isolated(self, core: DriverCore, arrived: Arrived, names: Sequence[str]) -> BatchParts:
+    def _isolated(self, arrived: Arrived, names: Sequence[str]) -> BatchParts:
         """The parts of a batch for some of its queries."""
         if not names:
             return BatchParts()
         try:
-            return self._run(core, arrived, names)
+            return self._run(arrived, names)
         except InterruptedBatchError:
             raise
         except Exception as error:
             if self._stopped:
                 raise
-            return self._halved(core, arrived, names, error)
+            return self._halved(arrived, names, error)
 
     def adapt(self) -> None:
         """Have as many cells as Spark has cores, once their number has stayed the same for some batches.
@@ -226,17 +238,18 @@ class CellRows:
             self.partitions = cores
             self._sent.placements.resize(cores)
 
-    def _run(
-        self, core: DriverCore, arrived: Arrived, active: Collection[str], flushes: Sequence[Flush] = ()
-    ) -> BatchParts:
+    def _run(self, arrived: Arrived, active: Collection[str], flushes: Sequence[Flush] = ()) -> BatchParts:
         """Run a job for the queries in `active`; the others are paused in it."""
+        core = self._core
         state = core.snapshot()
         queries = {
             name: entry if name in active or entry.paused else replace(entry, paused=True)
             for name, entry in state.registry.queries.items()
+            if not entry.released
         }
         self._decide_pooling()
-        targets = {name: self.target(name) for name in queries}
+        # What is not asked for rows is not asked where they go either.
+        targets = {name: _NOWHERE if entry.paused else self.target(name) for name, entry in queries.items()}
         total = sum(state.clocks.counts.values())
         rates = {name: seen / total for name, seen in state.clocks.counts.items()} if total else None
         self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets, rates)
@@ -248,13 +261,14 @@ class CellRows:
             self._sent.deltas,
             {name: tuple(bucket.batch for bucket in held) for name, held in state.buckets.items()},
             self._journal.bucket_pattern,
-            arrived.buckets,  # type: ignore[arg-type]
+            filed_buckets(arrived),
             self._journal.spool,
             self._journal.waiting,
             tuple(flushes),
             core.measures,
             arrived.clocks.progress,
             core.cells_waiting.of({name: entry.created for name, entry in queries.items()}),
+            core.settings.engine_budget.shared_by(self.partitions),
         )
         parts = self._try(assignment.batch, partial(_task, assignment, self._sent.whole))
         core.take_figures([figures for part in parts for figures in part.figures])
@@ -267,7 +281,7 @@ class CellRows:
         for part in parts:
             for what, size in part.state.items():
                 core.held_bytes[what] = core.held_bytes.get(what, 0) + size
-        self.tasks = tuple(_figures(part) for part in parts)
+        self._tasks = tuple(_figures(part) for part in parts)
         return BatchParts(parts, _failures(parts, queries))
 
     def flush(self, names: Collection[str]) -> list[WrittenRows]:
@@ -279,14 +293,14 @@ class CellRows:
         return self._try(-1, partial(_flush, cells))
 
     def _flushes(self, names: Iterable[str]) -> list[Flush]:
-        known = [name for name in names if name in self.entries]
-        schemas = {name: self.entries[name].query.schema for name in known}
-        return self.pool.flushes(known, {name: self.target(name) for name in known}, schemas)
+        known = [name for name in names if name in self._entries]
+        schemas = {name: self._entries[name].query.schema for name in known}
+        return self._pool.flushes(known, {name: self.target(name) for name in known}, schemas)
 
     def _decide_pooling(self) -> None:
         """Let Parquet sinks share files where there are many; and not for just one more or less."""
-        sinks = sum(isinstance(_inner(entry.sink), ParquetSink) for entry in self.entries.values())
-        self._pooling = sinks > self.pool.most_files // (2 if self._pooling else 1)
+        sinks = sum(entry.able.files is not None for entry in self._entries.values())
+        self._pooling = sinks > self._pool.most_files // (2 if self._pooling else 1)
 
     def _try(self, batch: int, task: Callable[[int], Any]) -> list[Any]:
         """Run the job, again if a process of Spark died in it: nothing of it counts before its files are listed."""
@@ -301,7 +315,7 @@ class CellRows:
                     raise InterruptedBatchError(f"the tasks of batch {batch} were interrupted") from error
                 if attempt == _TRIES - 1 or self._stopped:
                     raise
-                _log.warning("batch %d is run again: %s", batch, _first_line(error))
+                _log.warning("batch %d is run again: %s", batch, task_reason(error))
         raise AssertionError("a batch without a try")
 
     @property
@@ -309,48 +323,44 @@ class CellRows:
         return bool(self._context._jsc.sc().isStopped())
 
     def target(self, name: str) -> OutputTarget:
-        """Parquet files are written by tasks; of other queries the driver needs all rows, or the newest."""
-        sink = _inner(self.entries[name].sink)
+        """Files are written by tasks; of other queries the driver needs all rows, or the newest."""
+        sink = self._entries[name].sink
         known = self._targets.get(name)
         if known is None or known[0] is not sink or time.monotonic() > known[2]:
-            known = self._targets[name] = sink, *self._new_target(name, sink)
+            known = self._targets[name] = sink, *self._new_target(name)
         target = known[1]
         return replace(target, pooled=True) if target.directory is not None and self._pools(name) else target
 
-    def _new_target(self, name: str, sink: Any) -> tuple[OutputTarget, float]:
-        if isinstance(sink, DeltaSink | IcebergSink):
-            return self._table_target(name, sink)
-        return self._other_target(name, sink), math.inf
+    def _new_target(self, name: str) -> tuple[OutputTarget, float]:
+        """What tasks do with rows, by what the sink can do, and until when that holds."""
+        entry = self._entries[name]
+        able = entry.able
+        if able.writes_data_files:
+            return self._table_target(name, entry)
+        if able.newest_only is not None:
+            newest = self._settings.rows_shown if able.kept_by_engine else self._settings.newest_rows
+            limit = max(able.newest_only, newest)
+            return OutputTarget(limit, queued=not able.kept_by_engine), math.inf
+        if able.files is None:
+            return OutputTarget(None, queued=True, filed=able.reads_spool), math.inf
+        directory = place(able.files.path)
+        where = str(directory.absolute()) if isinstance(directory, Path) else able.files.path
+        prefix, metadata = file_prefix(name, self._journal.log.engine), query_metadata(name, entry.query.text)
+        return OutputTarget(self._settings.newest_rows, where, prefix, able.files.compression, metadata), math.inf
 
-    def _table_target(self, name: str, sink: DeltaSink | IcebergSink) -> tuple[OutputTarget, float]:
+    def _table_target(self, name: str, entry: RunningQuery) -> tuple[OutputTarget, float]:
         """Tasks write data files; while the table can't be reached, its rows wait as those of any other sink."""
-        schema = self.entries[name].query.schema
         try:
-            writer = sink.open(Target(name, schema, self._journal.engine))
+            writer: Any = entry.sink.open(Target(name, entry.query.schema, self._journal.log.engine))
         except StreamJoinError as error:
             _log.warning("query %r: tasks can't write to its table: %s", name, error)
             return OutputTarget(None, queued=True), time.monotonic() + _TABLE_PAUSE
         return OutputTarget(self._settings.newest_rows, layout=writer.layout), math.inf
 
-    def _other_target(self, name: str, sink: Any) -> OutputTarget:
-        if isinstance(sink, MemorySink):
-            return OutputTarget(max(sink.limit, self._settings.newest_rows))
-        if isinstance(sink, TableSink):
-            return OutputTarget(max(sink.limit, self._settings.newest_rows), queued=True)
-        if isinstance(sink, KafkaSink):
-            return OutputTarget(None, queued=True, filed=True)
-        if not isinstance(sink, ParquetSink):
-            return OutputTarget(None, queued=True)
-        directory = place(sink.path)
-        where = str(directory.absolute()) if isinstance(directory, Path) else sink.path
-        return OutputTarget(
-            self._settings.newest_rows, where, file_prefix(name, self._journal.engine), sink.compression
-        )
-
     def _pools(self, name: str) -> bool:
         """Whether the rows of a query wait for a file; not if too many do because its sink can't be written to."""
         settings = self._settings
-        rows, nbytes = self.pool.sizes(name)
+        rows, nbytes = self._pool.sizes(name)
         return self._pooling and rows < settings.spool_rows and nbytes < settings.spool_bytes
 
 
@@ -359,26 +369,12 @@ def cluster_cores(context: Any) -> int:
     return max(1, int(context.defaultParallelism))
 
 
-def _inner(sink: Any) -> Any:
-    return getattr(sink, "sink", sink)
-
-
 def _flush(cells: Sequence[Sequence[Flush]], cell: int) -> WrittenRows:
     return write_flushes(cells[cell])
 
 
 def _task(assignment: CellAssignment, whole: Any, cell: int) -> CellResult:
     return run_cell(assignment, lambda: whole.value, cell)
-
-
-def _driver_core(core: Core) -> DriverCore:
-    if not isinstance(core, DriverCore):
-        raise AssertionError("the distributed executor has a core of its own")
-    return core
-
-
-def _running(core: Core) -> list[str]:
-    return [name for name, entry in core.queries.items() if not entry.paused]
 
 
 def _failures(parts: Sequence[CellResult], queries: Mapping[str, LiveQuery]) -> dict[str, InputError]:
@@ -390,10 +386,6 @@ def _failures(parts: Sequence[CellResult], queries: Mapping[str, LiveQuery]) -> 
         if over is not None:
             failures[query] = over
     return failures
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _without(rows: WrittenRows, failures: Mapping[str, str]) -> WrittenRows:
@@ -420,42 +412,28 @@ def _figures(part: CellResult) -> TaskFigures:
     return TaskFigures(rows, part.seconds, seconds, part.rebuilt, sum(part.state.values()), part.tuples, part.read)
 
 
-class DistributedExecutor(SparkExecutor):
-    """Reads streams into part files, and computes rows in `partitions` cells; without a number, one per core."""
+class PartReader:
+    """Has the tasks that read a stream write part files; the driver gets their names, counts and times."""
 
-    kind = FiledJournal.kind
+    def __init__(self, stream: Stream, mark: str | None, inbox: Inbox, journal: FiledJournal, cells: CellRows) -> None:
+        self._stream, self._mark, self._inbox = stream, mark, inbox
+        self._journal, self._cells = journal, cells
+        self._newest = NEVER
+        """The newest time that was handed in: the batch that has it may not be finished yet."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        journal: FiledJournal,
-        trigger: str | None,
-        partitions: int | Literal["auto"] | None,
-        core: DriverCore,
-    ) -> None:
-        if partitions == "auto":
-            partitions = None
-        if partitions is not None and (
-            isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1
-        ):
-            raise SpecError(f"partitions={partitions!r}: it is a whole number from 1 on, or 'auto'")
-        self.session: Any = spark
-        self.rows: Any = CellRows(spark, journal, partitions, core.settings)
-        self._journal = self._filed_journal = journal
-        self._trigger, self._core = trigger, core
+    def resume(self, position: Position | None) -> None:
+        """Nothing is kept of a micro-batch that is not handed in."""
 
-    def feed(self, stream: Stream, given: StreamInput, inbox: Inbox, keeper: FeedKeeper) -> PartFeed:
-        """The Spark query of a stream."""
-        checkpoint = self._journal.spark_checkpoint(stream.name)
-        return PartFeed(
-            stream,
-            given.frame,
-            inbox,
-            checkpoint,
-            self._trigger,
-            keeper,
-            given.malformed,
-            journal=self._filed_journal,
-            bounds=self._core.time_bounds,
-            groups=self.rows.groups,
-        )
+    def hand(self, frame: Any, spark_batch: int) -> Iterator[HandedIn]:
+        """Hand in a micro-batch as a whole."""
+        name, read_at = self._stream.name, time.monotonic()
+        with self._inbox.reading(name):
+            directory = self._journal.tuples_directory(name, spark_batch)
+            bounds = self._cells.time_bounds(name, self._newest)
+            writer = PartWriter(self._stream, *bounds, directory, self._mark, self._cells.groups(name))
+            written = map_partitions(frame, writer.write)
+        parts = sorted((part for part in written if part.path or part.aside), key=lambda part: part.partition)
+        read = ReadParts(tuple(parts))
+        self._inbox.hand(SourceBatch(name, spark_batch, read, read_at=read_at))
+        self._newest = max([self._newest, *(part.most for part in parts if part.rows)])
+        yield HandedIn(spark_batch, len(read), 0)

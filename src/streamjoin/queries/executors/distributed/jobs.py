@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from streamjoin.adhoc.executors.spark_tasks import WARMING
+from streamjoin.model.errors import StreamJoinError, reason_of
+from streamjoin.queries.executors.spark_tasks import WARMING
 from streamjoin.spark.runtime.session import ARROW_ROWS, MORE_WARMING
 
 if TYPE_CHECKING:
@@ -88,6 +89,32 @@ def run_cells(context: SparkContext, cells: int, task: Callable[[int], Any]) -> 
         rdds[cell] = function.rdd(_placed(context, cell, place), {CELL: str(cell), MORE_WARMING: WARMING})
     rdd: RDD[Any] = RDD(context._jsc.union(rdds), context)
     return list(rdd.collect())
+
+
+def task_reason(error: BaseException) -> str:
+    r"""Why a job failed, in one line: what the Python of a task raised, if its traceback is in the error's text.
+
+    >>> task_reason(ValueError("a job\n  Traceback (most recent call last):\n    File x\n  KeyError: 'k'\n\n  at a.b"))
+    "KeyError: 'k'"
+    """
+    if isinstance(error, StreamJoinError):
+        return reason_of(error)
+    lines = iter(str(error).splitlines())
+    found = None
+    for line in lines:
+        if not line.strip().startswith("Traceback (most recent call last)"):
+            continue
+        # Frames are indented, and what was raised is not; a traceback that follows is of what came of it.
+        depth = len(line) - len(line.lstrip())
+        for inner in lines:
+            if inner.strip() and len(inner) - len(inner.lstrip()) <= depth:
+                found = inner.strip()
+                break
+    if found is None:
+        return reason_of(error)
+    # The module of an error says nothing to who reads it.
+    kind, colon, text = found.partition(": ")
+    return f"{kind.rpartition('.')[2]}{colon}{text}"
 
 
 def _call_with_cells(task: Callable[[int], Any], _: int, numbers: Iterable[int]) -> list[Any]:

@@ -2,15 +2,22 @@
 
 A task writes the rows of a query with a `ParquetSink` to a hidden file in the sink's directory. Rows that the driver
 has to see (the newest of each query, and all rows of sinks that the driver writes to) go into one spool file of the
-cell in the checkpoint, and so do rows that wait for a file where there are many such sinks (`pool`). The journal's
-record of a batch's outputs lists all of these. After it is on disk the hidden files are renamed, which can be repeated.
-So a batch is computed again only if none of its files has appeared. Data files of Delta and Iceberg tables are written
-and listed like that, too; the driver commits them instead of renaming them.
+cell in the checkpoint. The journal's record of a batch's outputs lists all of these. After it is on disk the hidden
+files are renamed, which can be repeated. So a batch is computed again only if none of its files has appeared. Data
+files of Delta and Iceberg tables are written and listed like that, too; the driver commits them instead of renaming.
+
+With many Parquet sinks a file for each query, cell and batch would be thousands of small files. Instead a cell writes
+the rows of all queries of a batch as blocks of its one spool file (`RowPool`). Some queries per batch, those whose rows
+have waited longest, are *flushed*: a task writes what waits of a query as one Parquet file in the sink's directory,
+under a hidden name. The record of a batch's outputs lists blocks and flushed files alike, and after it is on disk the
+files get their names. The invariants: a row is in the pool or in a listed file, never in both; a record is removed only
+after those before it, when nothing of it is in the pool. So a restart finds the pool by reading the records in order.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,11 +25,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from streamjoin.formats.table_files import DataFile, FileLayout
-from streamjoin.model.errors import StreamJoinError
+from streamjoin.formats.tables import DataFile, FileLayout
+from streamjoin.model.errors import InputError, StreamJoinError, reason_of
 from streamjoin.model.large_columns import one_batch
+from streamjoin.queries.core.shared import failure_of
+from streamjoin.queries.sinks.files import write_parquet
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import Place, place
 
@@ -34,15 +42,17 @@ HIDDEN: Final = ".+"
 class OutputTarget:
     """Where tasks put a query's rows: Parquet files in `directory`, and up to `spooled` (None: all) for the driver.
 
-    `prefix` begins the names of the query's files. Rows that are `pooled` get a file later, together with those of
-    other batches. With `queued` the driver hands what is spooled to the sink: the rows, or with `filed` their places.
-    With `layout` rows become data files of a table, which the driver hands to the sink.
+    `prefix` begins the names of the query's files, and `metadata` says in each which query it is of. Rows that are
+    `pooled` get a file later, together with those of other batches. With `queued` the driver hands what is spooled to
+    the sink: the rows, or with `filed` their places. With `layout` rows become data files of a table, which the driver
+    hands to the sink.
     """
 
     spooled: int | None
     directory: str | None = None
     prefix: str = ""
     compression: str = "zstd"
+    metadata: Mapping[bytes, bytes] = field(default_factory=dict)
     pooled: bool = False
     queued: bool = False
     filed: bool = False
@@ -137,47 +147,63 @@ class WrittenRows:
 
 
 def write_rows(
-    outputs: Mapping[str, pa.Table], targets: Mapping[str, OutputTarget], batch: int, cell: int, spool: str
+    outputs: Mapping[str, pa.Table],
+    targets: Mapping[str, OutputTarget],
+    batch: int,
+    cell: int,
+    spool: str,
+    failures: dict[str, InputError],
 ) -> WrittenRows:
-    """Write the rows of a cell; a sink that can't be written to has its rows in the spool."""
+    """Write the rows of a cell; a sink that can't be written to has its rows in the spool.
+
+    `failures` gets the queries whose rows can't be written there either.
+    """
     attempt = uuid.uuid4().hex[:8]
     counts, files, refused = {}, {}, {}
     data: dict[str, DataFile] = {}
-    spooled: dict[str, pa.Table] = {}
-    pooled: dict[str, pa.Table] = {}
+    spooled: dict[str, BlockRows] = {}
+    pooled: dict[str, BlockRows] = {}
     for name, table in outputs.items():
         target = targets[name]
-        counts[name] = table.num_rows
         limit = target.spooled
         if target.pooled:
-            pooled[name] = table
+            _into_block(name, table, pooled, failures)
         elif target.layout is not None:
             try:
                 written = target.layout.write(batch, table.to_batches())
                 if written is not None:
                     data[name] = written
-            except (OSError, StreamJoinError) as error:
-                refused[name] = str(error)
+            except Exception as error:
+                refused[name] = reason_of(error)
                 limit = None
         elif target.directory is not None:
             final = f"{target.prefix}{batch:012}-{cell:04}.parquet"
             hidden = place(target.directory) / f"{HIDDEN}{final}.{attempt}"
             try:
                 with atomic(hidden) as file:
-                    pq.write_table(table, file, compression=target.compression)
+                    write_parquet(file, [table], target.compression, target.metadata)
                 files[name] = str(hidden), final
-            except (OSError, StreamJoinError) as error:
-                refused[name] = f"no file can be written to {target.directory}: {error.__cause__ or error}"
+            except Exception as error:
+                refused[name] = f"no file can be written to {target.directory}: {error.__cause__ or reason_of(error)}"
                 limit = None
         if limit is None or limit:
-            spooled[name] = table if limit is None or limit >= table.num_rows else table.slice(table.num_rows - limit)
+            newest = table if limit is None or limit >= table.num_rows else table.slice(table.num_rows - limit)
+            _into_block(name, newest, spooled, failures)
+        if name not in failures:
+            counts[name] = table.num_rows
     if not spooled and not pooled:
         return WrittenRows(counts, files, refused, data=data)
     path = place(spool) / f"{batch:012}-{cell:04}-{attempt}"
-    sides = [[BlockRows(one_batch(table), 0, 0) for table in tables.values()] for tables in (spooled, pooled)]
-    write_piece(path, (sides[0], sides[1]), {"queries": list(spooled)})
+    write_piece(path, (list(spooled.values()), list(pooled.values())), {"queries": list(spooled)})
     blocks = read_footer(path)["blocks"][1] if pooled else []
     return WrittenRows(counts, files, refused, str(path), dict(zip(pooled, blocks, strict=True)), data=data)
+
+
+def _into_block(name: str, table: pa.Table, blocks: dict[str, BlockRows], failures: dict[str, InputError]) -> None:
+    try:
+        blocks[name] = BlockRows(one_batch(table), 0, 0)
+    except Exception as error:
+        failures[name] = failure_of(error)
 
 
 def read_spool(
@@ -247,3 +273,137 @@ def remove(paths: Iterable[str]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             place(path).unlink(missing_ok=True)
+
+
+_LARGE: Final = 32 << 20
+"""The bytes from which on rows get a file at once."""
+
+
+@dataclass(frozen=True)
+class PooledBlock:
+    """The rows of a query in one batch and cell: a block of a file."""
+
+    batch: int
+    path: str
+    block: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.block[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return self.block[1]
+
+
+@dataclass(frozen=True)
+class Flush:
+    """The rows of a query that become one Parquet file."""
+
+    query: str
+    target: OutputTarget
+    schema: pa.Schema
+    blocks: tuple[PooledBlock, ...]
+
+    def write(self) -> FlushedFile | str:
+        """Write the file under a hidden name; or say why that can't be."""
+        pieces = {path: MappedPiece(place(path)) for path in dict.fromkeys(block.path for block in self.blocks)}
+        batches = [pieces[block.path].batch(Block(*block.block), self.schema) for block in self.blocks]
+        first, last = self.blocks[0].batch, self.blocks[-1].batch
+        final = f"{self.target.prefix}{first:012}-{last:012}.parquet"
+        directory = self.target.directory
+        hidden = place(str(directory)) / f"{HIDDEN}{final}.{uuid.uuid4().hex[:8]}"
+        try:
+            with atomic(hidden) as file:
+                rows = pa.Table.from_batches(batches)
+                write_parquet(file, [rows], self.target.compression, self.target.metadata)
+        except (OSError, StreamJoinError) as error:
+            return f"no file can be written to {directory}: {error.__cause__ or error}"
+        return FlushedFile(str(hidden), final, sum(block.rows for block in self.blocks), last)
+
+
+def write_flushes(flushes: Iterable[Flush]) -> WrittenRows:
+    """Write the files of some queries."""
+    written = {flush.query: flush.write() for flush in flushes}
+    return WrittenRows(
+        flushed={name: file for name, file in written.items() if isinstance(file, FlushedFile)},
+        unflushed={name: why for name, why in written.items() if isinstance(why, str)},
+    )
+
+
+class RowPool:
+    """What the driver knows of the rows that wait for a file."""
+
+    most_files = 8
+    """Files per batch, besides those of queries with many rows; where there are more Parquet sinks, rows are pooled."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[PooledBlock]] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        """Rows and bytes."""
+        self._since: dict[str, float] = {}
+        """When the oldest rows of a query came, or when its last flush failed."""
+
+    @property
+    def names(self) -> list[str]:
+        """The queries that have rows here."""
+        return list(self._waiting)
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest batch that has rows here."""
+        return min((blocks[0].batch for blocks in self._waiting.values()), default=None)
+
+    def sizes(self, name: str) -> tuple[int, int]:
+        """The rows of a query that wait, and their bytes."""
+        return self._sizes.get(name, (0, 0))
+
+    def add(self, batch: int, cells: Sequence[WrittenRows]) -> None:
+        """Take in what a batch wrote, and let go of what it flushed."""
+        for cell in cells:
+            for name, block in cell.pooled.items():
+                if cell.spool is None:
+                    raise AssertionError("blocks without their file")
+                pooled = PooledBlock(batch, cell.spool, tuple(block))
+                self._waiting.setdefault(name, []).append(pooled)
+                rows, nbytes = self.sizes(name)
+                self._sizes[name] = rows + pooled.rows, nbytes + pooled.nbytes
+                self._since.setdefault(name, time.monotonic())
+        for cell in cells:
+            for name, file in cell.flushed.items():
+                self._since[name] = time.monotonic()
+                self._keep(name, [block for block in self._waiting.get(name, ()) if block.batch > file.last])
+            for name in cell.unflushed:
+                self._since[name] = time.monotonic()
+
+    def _keep(self, name: str, blocks: list[PooledBlock]) -> None:
+        if blocks:
+            self._waiting[name] = blocks
+            self._sizes[name] = sum(block.rows for block in blocks), sum(block.nbytes for block in blocks)
+        else:
+            for held in (self._waiting, self._sizes, self._since):
+                held.pop(name, None)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Let go of the rows of queries that are no more."""
+        for name in names:
+            self._keep(name, [])
+
+    def due(self, seconds: float) -> list[str]:
+        """The queries to flush with the next batch: with many rows, or with rows that waited for so long."""
+        now = time.monotonic()
+        by_age = sorted(self._waiting, key=lambda name: self._since[name])
+        waited = [name for name in by_age if now - self._since[name] >= seconds][: self.most_files]
+        return list(dict.fromkeys([*waited, *(name for name in by_age if self._sizes[name][1] >= _LARGE)]))
+
+    def flushes(
+        self, names: Iterable[str], targets: Mapping[str, OutputTarget], schemas: Mapping[str, pa.Schema]
+    ) -> list[Flush]:
+        """What tasks have to write for these queries."""
+        return [
+            Flush(name, targets[name], schemas[name], tuple(self._waiting[name]))
+            for name in names
+            if name in self._waiting and name in targets
+        ]

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.arrivals import Arrived, Aside
-from streamjoin.adhoc.engine.journal_files import read_table
-from streamjoin.adhoc.executors.distributed.placement import CellGroups
-from streamjoin.adhoc.executors.spark_feed import split
-from streamjoin.adhoc.language.plan import Stream
 from streamjoin.model.errors import CheckpointError
 from streamjoin.model.large_columns import one_batch
+from streamjoin.queries.core.arrivals import Arrived, Aside
+from streamjoin.queries.engine.journal import read_table
+from streamjoin.queries.executors.distributed.placement import CellGroups
+from streamjoin.queries.executors.spark import split
+from streamjoin.queries.language.plan import Stream
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import Place, place
 from streamjoin.windows.clock import to_ticks
@@ -136,13 +136,12 @@ def _write_aside(path: Place, rows: pa.Table) -> str:
 
 
 @dataclass(frozen=True)
-class PortionFiles:
+class ReadParts:
     """A micro-batch of a stream as the driver has it: its parts, in order of their partitions."""
 
     parts: tuple[PartFile, ...]
 
-    @property
-    def num_rows(self) -> int:
+    def __len__(self) -> int:
         """All rows but malformed ones."""
         aside = self.aside
         return sum(part.rows for part in self.parts) + aside.late + aside.untimed
@@ -195,6 +194,10 @@ class FiledBucket:
         parts = [json.dumps(part.packed()) for part in self.parts]
         return pa.table({"part": parts}).replace_schema_metadata({_META: json.dumps(about)})
 
+    def aligned(self, schema: pa.Schema) -> FiledBucket:  # noqa: ARG002 - as of `Bucket`
+        """The columns of a stream do not change here."""
+        return self
+
     @classmethod
     def from_table(cls, table: pa.Table) -> FiledBucket:
         """What `to_table` gave.
@@ -213,21 +216,15 @@ class FiledBucket:
         return cls(about["stream"], about["batch"], about["first"], about["seen"], parts)
 
 
+def filed_buckets(arrived: Arrived) -> dict[str, FiledBucket]:
+    """The buckets of a batch that the driver has lists of."""
+    lists: Mapping[str, Any] = arrived.buckets
+    return dict(lists)
+
+
 def read_filed_bucket(path: Place) -> FiledBucket:
     """A bucket's list of parts."""
     return FiledBucket.from_table(read_table(path))
-
-
-@dataclass(frozen=True)
-class FiledArrival(Arrived):
-    """A batch of which the driver has the lists of parts; `portions` says what was set aside."""
-
-    portions: Mapping[str, PortionFiles] = field(default_factory=dict)
-
-    def aside(self) -> dict[str, Aside]:
-        """What was set aside, by stream."""
-        counts = {name: portion.aside for name, portion in sorted(self.portions.items())}
-        return {name: aside for name, aside in counts.items() if any(aside)}
 
 
 @dataclass(frozen=True)
@@ -294,12 +291,14 @@ def _read_grouped(path: Place, blocks: Sequence[Block], schema: pa.Schema, verif
     read = mapped.batch if verify else mapped.glimpse
     full = schema.append(pa.field(ROW, pa.int64())).append(pa.field(TICK, pa.int64()))
     table = pa.Table.from_batches([read(block, full) for block in blocks], full)
-    rows = flat(table.column(ROW)).to_numpy()
+    # By their places: a stream's own columns may have these names.
+    own = len(schema)
+    rows = flat(table.column(own)).to_numpy()
     if len(blocks) > 1:
         rows, first = np.unique(rows, return_index=True)
         table = table.take(pa.array(first))
-    ticks = flat(table.column(TICK)).to_numpy()
-    return PartRows(table.drop_columns([ROW, TICK]), ticks, rows, sum(block.length for block in blocks))
+    ticks = flat(table.column(own + 1)).to_numpy()
+    return PartRows(table.select(list(range(own))), ticks, rows, sum(block.length for block in blocks))
 
 
 def _choose(part: PartRows, groups: CellGroups, cell: int) -> PartRows:

@@ -24,14 +24,14 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import OneTerm
-from streamjoin.adhoc.language.plan import Query, Stream
 from streamjoin.kernels.encode import float32_to_float64
 from streamjoin.model.expression.nodes import Column
 from streamjoin.model.keys import KeyTerm, WordKind, fit
 from streamjoin.model.plain_types import plain_type, storage_type
 from streamjoin.model.predicates import Band, Equi
 from streamjoin.model.terms import Equality, Term
+from streamjoin.queries.core.buckets import OneTerm
+from streamjoin.queries.language.plan import Query, Stream
 from streamjoin.windows.encoding import SideEncoder
 
 _BLOCK: Final = 4

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.adhoc.core.buckets import Bucket, IndexKey
-from streamjoin.adhoc.core.changes import QueryRegistry
-from streamjoin.adhoc.executors.distributed.parts import FiledBucket, read_part
-from streamjoin.adhoc.executors.distributed.placement import CellRoute, Placement
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.adhoc.optimizer.optimizer import Optimizer
-from streamjoin.adhoc.optimizer.statistics import SAMPLE, Statistics, StreamStatistics
 from streamjoin.model.errors import InputError
 from streamjoin.model.expression.nodes import Expression
+from streamjoin.queries.core.buckets import Bucket, IndexKey
+from streamjoin.queries.core.changes import QueryRegistry
+from streamjoin.queries.executors.distributed.parts import FiledBucket, read_part
+from streamjoin.queries.executors.distributed.placement import CellRoute, Placement
+from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.optimizer.cost import SAMPLE, Statistics, StreamStatistics
+from streamjoin.queries.optimizer.optimizer import Optimizer
 
 KeyCounts = Mapping[tuple[int, str], Mapping[IndexKey, int]]
 """The distinct keys of a cell's indexes, by placement and stream."""

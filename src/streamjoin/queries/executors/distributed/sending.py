@@ -9,11 +9,12 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final
 
-from streamjoin.adhoc.core.changes import LiveQuery
-from streamjoin.adhoc.core.probe_plan import Choice
-from streamjoin.adhoc.executors.distributed.cell import CellDelta, PlacedQuery
-from streamjoin.adhoc.executors.distributed.outputs import OutputTarget
-from streamjoin.adhoc.executors.distributed.placement import (
+from streamjoin.model.window import CountWindow
+from streamjoin.queries.core.changes import LiveQuery
+from streamjoin.queries.core.probe_plan import Choice
+from streamjoin.queries.executors.distributed.cell import CellDelta, PlacedQuery
+from streamjoin.queries.executors.distributed.outputs import OutputTarget
+from streamjoin.queries.executors.distributed.placement import (
     CellRoute,
     Placement,
     least_share,
@@ -21,8 +22,7 @@ from streamjoin.adhoc.executors.distributed.placement import (
     spread_placement,
     streams_used_once,
 )
-from streamjoin.adhoc.language.plan import Stream
-from streamjoin.model.window import CountWindow
+from streamjoin.queries.language.plan import Stream
 
 _DELTAS: Final = 16
 """Changes that are sent along before the whole state is sent anew."""
@@ -52,11 +52,11 @@ class Placements:
         self._words: dict[str, Mapping[str, Mapping[int, float]]] = {}
         """The shares of common words by stream and column."""
         self.notes: list[str] = []
-        """What was decided since somebody looked."""
+        """What was decided since the last look."""
         self._numbers = count()
 
     def resize(self, cells: int) -> None:
-        """From now on there are so many cells."""
+        """Change the number of cells."""
         self._cells = cells
 
     def update(self, queries: Mapping[str, LiveQuery], rates: Mapping[str, float] | None = None) -> dict[str, int]:
@@ -205,7 +205,9 @@ class SentState:
         numbers = self.placements.update(queries, rates)
         came = {}
         for name, entry in queries.items():
-            before, own = self._placed.get(name), {part: choices[part] for part in entry.parts}
+            # What is paused has no part in the plan.
+            own = {} if entry.paused else {part: choices[part] for part in entry.parts}
+            before = self._placed.get(name)
             if (
                 before is None
                 or before.entry is not entry

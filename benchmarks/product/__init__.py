@@ -1,0 +1,1 @@
+"""What a user of the product meets: rates, latencies, memory, first use."""

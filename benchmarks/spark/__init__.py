@@ -1,0 +1,1 @@
+"""Joins on Spark Structured Streaming beside what Spark itself offers."""

@@ -1,1 +1,0 @@
-"""The papers' parallel joins: PIM-Tree, ScaleJoin, both handshake joins."""

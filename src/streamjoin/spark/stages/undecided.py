@@ -1,0 +1,66 @@
+"""The tuples that wait at the end of a backlog: in the gate for earlier ones, in a window for a match."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamjoin.spark.stages.kind_gate import resumed
+from streamjoin.storage.blueprint import SIDES, Blueprint
+from streamjoin.storage.log import WindowLog
+from streamjoin.storage.ranges import WordRange
+from streamjoin.storage.segments import stored
+
+_EVERYWHERE = WordRange((-(1 << 63), 0), None)
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """By side: tuples in the gate, and released ones without a match that may still get one."""
+
+    gate: tuple[int, int] = (0, 0)
+    unmatched: tuple[int, int] = (0, 0)
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.gate) + sum(self.unmatched)
+
+    def __str__(self) -> str:
+        parts = []
+        if any(self.gate):
+            parts.append(f"{_sides(self.gate)} in the gate, until every source has passed their times")
+        if any(self.unmatched):
+            parts.append(f"{_sides(self.unmatched)} without a match, until they have left their windows")
+        tuples = f"{self.total:,} tuple{'' if self.total == 1 else 's'}"
+        return f"{tuples} wait{'s' if self.total == 1 else ''} undecided: {'; '.join(parts)}"
+
+
+def undecided(blueprint: Blueprint, log: WindowLog, batch: int) -> Undecided:
+    """What waits after `batch`, the newest one.
+
+    Raises:
+        CheckpointError: the log can't be read.
+    """
+    if blueprint.gate is None or batch < 0:
+        return Undecided()
+    manifest = log.version(batch, keep=False)
+    footer, _ = log.gate(batch, manifest.epoch)
+    if footer.get("ended"):
+        return Undecided()
+    unmatched = [0, 0]
+    if blueprint.preserved:
+        state = resumed(blueprint, log, manifest, tuple(footer["standing"]["counts"]))
+        for side in blueprint.preserved:
+            for segment in stored(log, blueprint, manifest, manifest.runs, side, _EVERYWHERE, shared=False):
+                there = segment.ages(blueprint.counted[side]) >= state.gone_before[side]
+                if segment.seqs is not None:
+                    there &= ~state.marks[side].at(segment.seqs)
+                unmatched[side] += int(np.count_nonzero(there))
+    left, right = footer["waiting"] if len(footer["waiting"]) == 2 else (*footer["waiting"], 0)
+    return Undecided((left, right), (unmatched[0], unmatched[1]))
+
+
+def _sides(numbers: tuple[int, int]) -> str:
+    return " and ".join(f"{number:,} {side}" for number, side in zip(numbers, SIDES, strict=True) if number)
