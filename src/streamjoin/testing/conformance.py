@@ -311,10 +311,11 @@ class _IndexMachine(RuleBasedStateMachine):
     def merge(self) -> None:
         self.index.merge()
 
-    @rule(into=st.deferred(lambda: st.sampled_from(sorted(INDEXES))))
-    def move(self, into: str) -> None:
+    @rule(draw=st.data())
+    def move(self, draw: st.DataObject) -> None:
         """Through a snapshot, into a fresh index of this kind by way of another kind."""
-        other = make_index(into)
+        # Drawn here, as indexes may be registered and removed at any time.
+        other = make_index(draw.draw(st.sampled_from(sorted(INDEXES))))
         other.restore(self.index.snapshot())
         self.index = make_index(self.name, **self.shape)
         self.index.restore(other.snapshot())
