@@ -51,9 +51,11 @@ def test_what_was_missed_comes_in_bounded_batches_and_none_is_late(tmp_path: Pat
     for name in ("l", "r"):
         for number in range(4):
             write(tmp_path / name, number, range(number * 300, number * 300 + 300))
-    with opened(tmp_path, **limits) as engine:
-        events = follow(engine)
-        engine.create(PAIRS, "q", MemorySink(10_000))
+    engine = opened(tmp_path, **limits)
+    events = follow(engine)
+    # Before the start: a query has nothing of batches before it.
+    engine.create(PAIRS, "q", MemorySink(10_000))
+    with engine:
         engine.process_all_available()
         assert [stream.late for stream in engine.streams()] == [0, 0]
         rows = engine.rows("q", 10_000)
