@@ -52,6 +52,15 @@ def test_own_algorithm(tmp_path: Path) -> None:
     ]
 
 
+def test_merged_airports(tmp_path: Path) -> None:
+    assert shown("merged_airports.py", tmp_path).splitlines() == [
+        "26,483 departures in one order, the same for both readers: True",
+        "after a departure from EWR the next one was from EWR 3,746 times",
+        "after a departure from EWR the next one was from JFK 3,571 times",
+        "after a departure from JFK the next one was from JFK 3,359 times",
+    ]
+
+
 def test_near_misses(tmp_path: Path) -> None:
     assert shown("near_misses.py", tmp_path).splitlines() == [
         "80,922 positions, 60 close encounters, 2 pairs",

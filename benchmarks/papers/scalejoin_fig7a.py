@@ -19,7 +19,7 @@ from benchmarks.papers.gate_ends import PLACES, add_all, read_all
 from benchmarks.papers.index_experiment import draw
 from benchmarks.papers.scalejoin_stream import thread_grid
 from streamjoin.model.errors import StateError
-from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.gate import GateArena
 from streamjoin.windows.crew import Crew
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _PAPER = 150e3
 
 def gate_rate(sources: int, readers: int, tuples: int, seed: int, at_once: int = _AT_ONCE) -> float:
     """Tuples a second that all readers have read, when sources add `at_once` per call."""
-    gate = ScaleGate(sources, readers, _RING)
+    gate = GateArena(sources, readers, _RING)
     slots = [gate.add_source(k) for k in range(sources)]
     whose = np.random.default_rng(seed).integers(0, sources, tuples)
     times = [np.flatnonzero(whose == k) for k in range(sources)]

@@ -30,7 +30,7 @@ from streamjoin._arrays import Array
 from streamjoin.indexes.base import ticks_per_ns
 from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import StateError
-from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.gate import GateArena
 from streamjoin.windows.crew import Crew
 
 BAND = 10
@@ -137,7 +137,7 @@ def run_stream(
     if not held:
         capacity = arriving // threads + 4 * GROUP
     shares = filled_shares(threads, held, window, capacity, seed)
-    gates = ScaleGate(len(streams), threads, _RING), ScaleGate(threads, 1, _RING)
+    gates = GateArena(len(streams), threads, _RING), GateArena(threads, 1, _RING)
     slots = [gates[0].add_source(k) for k in range(len(streams))]
     for k in range(threads):
         gates[1].add_source(k)

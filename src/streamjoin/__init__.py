@@ -21,6 +21,7 @@ Join it         join    two complete tables
                 live    streams, in threads of their own: a Live with LiveSources, read in LiveBatches
                 spark   Spark Structured Streaming
                 adhoc   many SQL queries over shared streams; service has REST around it
+Merge it        ScaleGate   ordered streams of many sources into one, for any number of readers
 Extend it       register_algorithm, register_index; testing checks them
 Try it          data    real flights and weather
 When it fails   StreamJoinError is the root of all errors; SpecError, SchemaError and InputError are mistakes in a call
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from streamjoin.model.predicates import Band, Equi, Overlaps, Theta, Within
     from streamjoin.model.spec import JoinSpec
     from streamjoin.model.window import CountWindow, TimeWindow
+    from streamjoin.scalejoin.scale_gate import ScaleGate
 
 __all__ = [
     "AsOf",
@@ -96,6 +98,7 @@ __all__ = [
     "Overlaps",
     "PipelineFileError",
     "QueryError",
+    "ScaleGate",
     "SchemaError",
     "ServiceError",
     "SetupError",
@@ -127,6 +130,7 @@ __getattr__, __dir__ = lazy(
         "LiveBatch": "joins.live.broadcast",
         "LiveSource": "joins.live.source",
         "Overlaps": "model.predicates",
+        "ScaleGate": "scalejoin.scale_gate",
         "Theta": "model.predicates",
         "TimeWindow": "model.window",
         "Within": "model.predicates",

@@ -17,7 +17,7 @@ from streamjoin.jit import atomics
 from streamjoin.jit.crew import idle, stand
 from streamjoin.jit.flags import kernel
 from streamjoin.jit.machine import I64
-from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.gate import GateArena
 from streamjoin.scalejoin.kernels import gate as scalegate
 from streamjoin.scalejoin.kernels.members import finish
 from streamjoin.windows.crew import Crew
@@ -103,7 +103,7 @@ class History:
 def record(seed: int, sources: int, readers: int, ring: int, n: int) -> History:
     """Run sources and readers as threads over one gate."""
     rng = np.random.default_rng(seed)
-    gate = ScaleGate(sources, readers, ring)
+    gate = GateArena(sources, readers, ring)
     ranks = rng.permutation(sources).tolist()
     slots = [gate.add_source(rank) for rank in ranks]
     # Few distinct times: many ties, between sources and within one.

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.papers.gate_ends import ADDS, PLACES, READS
 from streamjoin.jit.crew import idle, stand
-from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.gate import GateArena
 from streamjoin.scalejoin.kernels import members
 from streamjoin.scalejoin.kernels.nodes import NIL
 from streamjoin.windows.crew import Crew
@@ -26,7 +26,7 @@ class Troupe:
         self.seed, self.n = seed, n
         # One source stays and never sends: it keeps the gate from running ahead of those who join. A finished source's
         # slot is free once readers stand elsewhere, so there is one for each of them.
-        self.gate = ScaleGate(1 + SENDERS + READERS + 1, READERS + 1, ring)
+        self.gate = GateArena(1 + SENDERS + READERS + 1, READERS + 1, ring)
         self.lasting = self.gate.add_source(1 << 20)
         self.crew = Crew(SENDERS + READERS + 1, PLACES)
         self.progress = [0] * SENDERS

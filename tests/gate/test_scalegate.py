@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.model.errors import InputError, StateError
-from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.gate import GateArena
 from streamjoin.scalejoin.kernels.nodes import arena_words
 from tests.deadlock import no_deadlock
 from tests.gate.histories import check, check_many, record
@@ -36,7 +36,7 @@ def rows(read: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[tuple[int, int
     ring=st.sampled_from([2, 4, 16]),
 )
 def test_each_reader_gets_what_no_source_can_precede(calls: list[tuple[int, list[int], str]], ring: int) -> None:
-    gate = ScaleGate(4, 2, ring)
+    gate = GateArena(4, 2, ring)
     slots = [gate.add_source(rank) for rank in (5, -3, 9, 0)]
     order = dict(zip(slots, (5, -3, 9, 0), strict=True))
     clocks = dict.fromkeys(slots, -(1 << 63))
@@ -68,7 +68,7 @@ def test_each_reader_gets_what_no_source_can_precede(calls: list[tuple[int, list
 
 
 def test_a_full_ring_waits_for_the_slowest_reader_and_then_goes_round() -> None:
-    gate = ScaleGate(1, 2, 4)
+    gate = GateArena(1, 2, 4)
     slot = gate.add_source(0)
     times = np.arange(100)
     assert gate.add(slot, times, times) == 4
@@ -83,7 +83,7 @@ def test_a_full_ring_waits_for_the_slowest_reader_and_then_goes_round() -> None:
 
 
 def test_an_idle_source_holds_no_memory_of_the_others() -> None:
-    gate = ScaleGate(2, 1, 4)
+    gate = GateArena(2, 1, 4)
     busy, idle = gate.add_source(0), gate.add_source(1)
     gate.add(idle, np.array([0]), np.array([0]))
     gate.advance(idle, 1_000)
@@ -100,7 +100,7 @@ def test_an_idle_source_holds_no_memory_of_the_others() -> None:
 
 
 def test_a_source_that_joins_starts_behind_what_was_let_out() -> None:
-    gate = ScaleGate(3, 1, 8)
+    gate = GateArena(3, 1, 8)
     first = gate.add_source(5)
     gate.add(first, np.array([1, 7]), np.array([0, 1]))
     assert gate.read(0, 8)[2].tolist() == [1, 7]
@@ -116,7 +116,7 @@ def test_a_source_that_joins_starts_behind_what_was_let_out() -> None:
 
 
 def test_the_place_of_a_finished_source_is_given_again() -> None:
-    gate = ScaleGate(3, 1, 4)
+    gate = GateArena(3, 1, 4)
     lasting = gate.add_source(1 << 20)
     wanted = []
     for life in range(50):
@@ -130,7 +130,7 @@ def test_the_place_of_a_finished_source_is_given_again() -> None:
 
 
 def test_the_last_reader_stays() -> None:
-    gate = ScaleGate(1, 2)
+    gate = GateArena(1, 2)
     gate.remove_reader(0)
     with pytest.raises(StateError, match="last"):
         gate.remove_reader(1)

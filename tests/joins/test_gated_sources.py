@@ -199,7 +199,7 @@ def test_sources_that_come_and_go_use_the_places_of_others(monkeypatch: pytest.M
                     pass
         assert places.mem[N_SOURCES] <= 7
         # The last ones that could wait for a place, those that have one, the right source and the bound's.
-        assert len(places._ranks) <= 30 + 7 + 2
+        assert len(places._order._ranks) <= 30 + 7 + 2
         sources = []
         with pytest.raises(StateError, match="6 sources are open, as many"):
             sources += [join.source("left", f"guest {n}") for n in range(8)]

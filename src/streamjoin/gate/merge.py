@@ -1,7 +1,7 @@
 """The event-time gate: merges any number of ordered sources into one ordered stream of ready tuples.
 
 What is released, and what is late, depends only on what each source sent, not on how the sources were interleaved:
-see `gate/decisions.py`. One caller uses the gate at a time; threads share a `ScaleGate` instead. Invariant: all
+see `gate/decisions.py`. One caller uses the gate at a time; threads share a `GateArena` instead. Invariant: all
 waiting rows are behind the bound.
 """
 

@@ -224,7 +224,7 @@ def _bind_time(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> TimePlan | 
         plain_type(column_type(schema, name, side))
         for schema, name, side in ((left, names[0], "left"), (right, names[1], "right"))
     )
-    kinds = [_time_kind(name, type_) for name, type_ in zip(names, types, strict=True)]
+    kinds = [time_kind(name, type_) for name, type_ in zip(names, types, strict=True)]
     if kinds[0] != kinds[1]:
         raise SchemaError(
             f"time columns {names[0]!r} ({types[0]}) and {names[1]!r} ({types[1]}) count differently: cast one so "
@@ -242,7 +242,7 @@ def _bind_time(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> TimePlan | 
     )
 
 
-def _time_kind(name: str, type_: pa.DataType) -> str:
+def time_kind(name: str, type_: pa.DataType) -> str:
     """What a time column counts; times of one kind are on one clock."""
     if pa.types.is_integer(type_):
         return "uint64" if type_ == pa.uint64() else "integer"

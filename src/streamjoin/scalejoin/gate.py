@@ -1,13 +1,17 @@
-"""A ScaleGate as an object: the arena, and its kernels with their arguments checked.
+"""The arena of a ScaleGate as an object, its kernels with their arguments checked, and the order of its sources.
 
 Any number of threads may use it at the same time: each source and each reader is used by one thread at a time.
+`scale_gate.py` puts rows and blocking calls around it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.gate.decisions import Key
 from streamjoin.jit.machine import I64
 from streamjoin.model.errors import InputError, StateError
 from streamjoin.scalejoin.kernels import gate as kernels
@@ -22,6 +26,7 @@ from streamjoin.scalejoin.kernels.nodes import (
 )
 
 _LINE = 8
+_RANK_SIDE, _RANK_PART = 1 << 61, 1 << 20
 
 
 def gate_arena(sources: int, readers: int, ring: int) -> I64:
@@ -34,11 +39,12 @@ def gate_arena(sources: int, readers: int, ring: int) -> I64:
     return mem
 
 
-class ScaleGate:
+class GateArena:
     """Merges ordered sources into one ordered stream of ready tuples for every reader."""
 
-    def __init__(self, sources: int, readers: int = 1, ring: int = 1024) -> None:
-        self.mem = gate_arena(sources, readers, ring)
+    def __init__(self, sources: int, readers: int = 1, ring: int = 1024, most_readers: int = 0) -> None:
+        """Make a gate with these readers; it has room for `most_readers` if that is more."""
+        self.mem = gate_arena(sources, max(readers, most_readers), ring)
         for _ in range(readers):
             members.add_reader(self.mem)
 
@@ -96,3 +102,54 @@ class ScaleGate:
     def sources(self) -> int:
         """The maximum number of concurrent sources."""
         return int(self.mem[MOST_SOURCES])
+
+
+class SourceOrder:
+    """The ranks of a gate's sources: equal times are ordered by side, then by name, whenever a source comes.
+
+    One thread uses it at a time.
+    """
+
+    def __init__(self, gate: GateArena) -> None:
+        self._gate = gate
+        self._owners: dict[int, Key] = {}
+        self._ranks: dict[Key, int] = {}
+        self._passed = np.zeros(gate.sources, np.int64)
+
+    def add(self, key: Key, known: Collection[Key], is_open: Callable[[Key], bool]) -> int:
+        """Add a source to the gate; returns its number, or NIL while sources that are gone take its place.
+
+        `known` are the sources that may send more; `is_open` says of one of them whether it stays for now.
+        """
+        rank = self._rank(key, known, is_open)
+        slot = NIL if rank is None else members.add_source(self._gate.mem, rank)
+        if slot != NIL:
+            self._owners[slot] = key
+        return slot
+
+    def _rank(self, key: Key, known: Collection[Key], is_open: Callable[[Key], bool]) -> int | None:
+        """A source's rank; None if no number is left between its neighbours' and some of them will soon be gone."""
+        if key not in self._ranks:
+            self._forget(known)
+            ranks = self._ranks
+            own = sorted([*(other for other in ranks if other[0] == key[0]), key])
+            at = own.index(key)
+            below, above = own[:at][-1:], own[at + 1 :][:1]
+            low = ranks[below[0]] if below else key[0] * _RANK_SIDE
+            high = ranks[above[0]] if above else (key[0] + 1) * _RANK_SIDE
+            # Names often rise, or fall, for ever: each takes little of the room that is left there.
+            step = (high - low) // (2 if bool(below) == bool(above) else _RANK_PART)
+            rank = low + max(1, step) if below or not above else high - max(1, step)
+            if not low < rank < high:
+                if all(other in known and is_open(other) for other in (*below, *above)):
+                    raise StateError(f"source {key[1]!r} finds no place between the names of others: finish some first")
+                return None
+            ranks[key] = rank
+        return self._ranks[key]
+
+    def _forget(self, known: Collection[Key]) -> None:
+        """Forget the ranks of sources that are gone, once the gate has none of their tuples and its bound another."""
+        members.mark_passed(self._gate.mem, self._passed)
+        self._owners = {slot: owner for slot, owner in self._owners.items() if not self._passed[slot]}
+        used, named = {*self._owners.values(), *known}, self._gate.let_out[1]
+        self._ranks = {key: rank for key, rank in self._ranks.items() if key in used or rank == named}

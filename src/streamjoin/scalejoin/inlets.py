@@ -26,7 +26,7 @@ from streamjoin.joins.live.runner import Call
 from streamjoin.kernels.positions import ascends
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import StateError
-from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.gate import GateArena, SourceOrder
 from streamjoin.scalejoin.kernels import members
 from streamjoin.scalejoin.kernels.nodes import COUNT, EVER, LASTS, MISSING, N_SOURCES, NIL, SOURCE_WORDS, SOURCES
 from streamjoin.scalejoin.kernels.rings import (
@@ -46,7 +46,6 @@ MOST_SOURCES = 1022
 """How many sources may be open at a time."""
 RING = 1 << 12
 """How many tuples of a source may be in the gate."""
-_RANK_SIDE, _RANK_PART = 1 << 61, 1 << 20
 
 SetAside = Callable[[int, str, str, pa.Table], None]
 """Takes rows that can't be joined: side, source, reason."""
@@ -94,8 +93,9 @@ class GateInlets:
         self._schemas = bound.left_schema, bound.right_schema
         self._terms = len(bound.terms)
         self._lateness = bound.lateness or 0
-        self.gate = ScaleGate(MOST_SOURCES + 1, readers, RING)
+        self.gate = GateArena(MOST_SOURCES + 1, readers, RING)
         self.mem = self.gate.mem
+        self._order = SourceOrder(self.gate)
         self.mem[MISSING], self.mem[LASTS] = 1, 1
         self.bells = np.zeros(BELL_WORDS, np.int64)
         self.sources = np.zeros((MOST_SOURCES + 1, SOURCE_FIELDS), np.int64)
@@ -105,8 +105,6 @@ class GateInlets:
         # Held while sources come and go.
         self._members = threading.Lock()
         self._inlets: dict[Key, Inlet] = {}
-        self._owners: dict[int, Key] = {}
-        self._ranks: dict[Key, int] = {}
         self._rings: dict[tuple[int, int], tuple[Array, SideStore]] = {}
         self._gone_tuples = [0, 0]
         self._missing = {0, 1}
@@ -114,7 +112,6 @@ class GateInlets:
         self._n_open = 0
         self.queued = Histogram()
         """Nanoseconds from pushes until they were taken up."""
-        self._passed = np.zeros(MOST_SOURCES + 1, np.int64)
 
     # -- calls of sources ----------------------------------------------------------------------------------
 
@@ -349,11 +346,9 @@ class GateInlets:
             return True
         side = inlet.key[0]
         with self._members:
-            rank = self._rank(inlet.key)
-            slot = NIL if rank is None else members.add_source(self.mem, rank)
+            slot = self._order.add(inlet.key, self._inlets, lambda key: self._inlets[key].is_open)
             if slot == NIL:
                 return False
-            self._owners[slot] = inlet.key
             if (slot, side) not in self._rings:
                 self._rings[slot, side] = np.zeros((RING, LINE_WORDS), np.int64), _row_ring(self._schemas[side])
             lines, rows = self._rings[slot, side]
@@ -392,36 +387,6 @@ class GateInlets:
                 self._gone_tuples[inlet.key[0]] += inlet.tuples
         ring_if_more(self.mem, self.bells)
         return True
-
-    def _rank(self, key: Key) -> int | None:
-        """The number by which the gate orders a source among those of one time: by side, then by name.
-
-        None if there is no number between those of its neighbours, some of which will soon be gone.
-        """
-        if key not in self._ranks:
-            self._forget_ranks()
-            ranks = self._ranks
-            own = sorted([*(other for other in ranks if other[0] == key[0]), key])
-            at = own.index(key)
-            below, above = own[:at][-1:], own[at + 1 :][:1]
-            low = ranks[below[0]] if below else key[0] * _RANK_SIDE
-            high = ranks[above[0]] if above else (key[0] + 1) * _RANK_SIDE
-            # Names often rise, or fall, for ever: each takes little of the room that is left there.
-            step = (high - low) // (2 if bool(below) == bool(above) else _RANK_PART)
-            rank = low + max(1, step) if below or not above else high - max(1, step)
-            if not low < rank < high:
-                if all(other in self._inlets and self._inlets[other].is_open for other in (*below, *above)):
-                    raise StateError(f"source {key[1]!r} finds no place between the names of others: finish some first")
-                return None
-            ranks[key] = rank
-        return self._ranks[key]
-
-    def _forget_ranks(self) -> None:
-        """Forget the ranks of sources that are gone, once the gate has none of their tuples and its bound another."""
-        members.mark_passed(self.mem, self._passed)
-        self._owners = {slot: owner for slot, owner in self._owners.items() if not self._passed[slot]}
-        used, named = {*self._owners.values(), *self._inlets}, self.gate.let_out[1]
-        self._ranks = {key: rank for key, rank in self._ranks.items() if key in used or rank == named}
 
 
 def _row_ring(schema: pa.Schema) -> SideStore:

@@ -31,7 +31,7 @@ from streamjoin.kernels.rows import NO_COLUMN
 from streamjoin.kernels.times import length_word
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import BackPressureError, StateError
-from streamjoin.scalejoin.gate import ScaleGate
+from streamjoin.scalejoin.gate import GateArena
 from streamjoin.scalejoin.inlets import GateInlets
 from streamjoin.scalejoin.join import ScaleJoin
 from streamjoin.scalejoin.kernels.gate import peek, read, release
@@ -91,7 +91,7 @@ class MatchGate:
     """The second gate: the matches of all threads meet in it, with a source for each thread; the collector reads it."""
 
     def __init__(self, threads: int, ring: int, block: int, *, self_join: bool) -> None:
-        self.gate = ScaleGate(threads, ring=ring)
+        self.gate = GateArena(threads, ring=ring)
         self.slots = [self.gate.add_source(k) for k in range(threads)]
         self._columns = tuple(np.empty(block, np.int64) for _ in range(3))
         self._held = HeldPairs(self_join)

@@ -24,6 +24,7 @@ from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec
 
+_KEEPS: Final = "A join's sides keep their schemas: cast or select before pushing, or give {side}_schema= to open"
 # How many rows are searched for one that does not fit.
 _SEARCHED: Final = 1000
 # What a column without values may have been.
@@ -209,8 +210,10 @@ def _from_rows(data: Iterable[object], side: str) -> pa.Table:
     return pa.table(columns)
 
 
-def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
+def conform(table: pa.Table, schema: pa.Schema | None, side: str, rule: str | None = None) -> pa.Table:
     """`table` with the columns of `schema` in its order and types, or an error that says how it differs.
+
+    The error ends with `rule`, what to do; by default that of a join's side.
 
     A column of `schema` that had only NULLs takes the type that it has in `table`. The first table of a side has no
     schema to fit: it is only converted to plain types.
@@ -236,8 +239,8 @@ def conform(table: pa.Table, schema: pa.Schema | None, side: str) -> pa.Table:
         columns.append(column)
     if problems:
         raise InputError(
-            f"this {side} table differs from the first one: {'; '.join(problems)}. A join's sides keep their "
-            f"schemas: cast or select before pushing, or give {side}_schema= to open"
+            f"{'this ' + side + ' table' if rule is None else side} differs from the first one: {'; '.join(problems)}. "
+            + (rule or _KEEPS.format(side=side))
         )
     return pa.Table.from_arrays(columns, schema=wanted)
 

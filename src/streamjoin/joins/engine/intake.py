@@ -264,13 +264,16 @@ def tick_of(bound: BoundSpec, side: int, time: object) -> int:
     if plan is None:
         raise AssertionError("a time without a time column")
     schema, name = ((bound.left_schema, plan.left), (bound.right_schema, plan.right))[side]
+    return one_tick(schema.field(name), time, plan.multipliers[side])
+
+
+def one_tick(field: pa.Field, time: object, multiplier: int = 1) -> int:
+    """`time`, a value of a time column, in ticks."""
     try:
-        column = _one_time(time, schema.field(name).type)
+        column = _one_time(time, field.type)
     except (pa.ArrowException, OverflowError) as error:
-        raise InputError(
-            f"advance({time!r}): {name!r} is {schema.field(name).type}; give a time of that type"
-        ) from error
-    ticks, bad = to_ticks(column, plan.multipliers[side])
+        raise InputError(f"advance({time!r}): {field.name!r} is {field.type}; give a time of that type") from error
+    ticks, bad = to_ticks(column, multiplier)
     if bad is not None and bad.any():
         raise InputError(f"advance({time!r}): this time is out of range")
     return int(ticks[0])
