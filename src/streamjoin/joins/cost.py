@@ -168,15 +168,18 @@ _ONE_TASK = 64  # tuples that are joined without waking anyone
 # In small windows threads wait for each other's merges.
 _MERGES_NS, _MERGES_WINDOW, _MERGES_POWER = 12.5, 1 << 14, 0.75
 
-# A scan compares words in vector registers. The interval index sweeps each class of lengths by itself.
-_SCAN_TUPLE_NS, _SCAN_PAIR_NS = 400.0, 0.2
+# A scan compares words in vector registers; of more tuples than this it sorts blocks. The interval index sweeps each
+# class of lengths by itself.
+_SCAN_TUPLE_NS, _SCAN_PAIR_NS, _SCAN_SORTED, _SCAN_SORTED_PAIR_NS = 400.0, 0.2, 1 << 13, 0.03
 _CLASS_NS, _CLASS_TUPLE_NS, _INTERVAL_TUPLE_NS, _CANDIDATE_NS = 85_000.0, 12.0, 80.0, 4.5
 _PAIR_NS = 40.0
 
 
 def scan_cost(pairs: float, found: Found = UNKNOWN) -> float:
-    """Nanoseconds per tuple of a scan that compares `pairs` pairs of words for each tuple."""
-    return _SCAN_TUPLE_NS + pairs * _SCAN_PAIR_NS + found.results * _PAIR_NS
+    """Nanoseconds per tuple of a scan by two terms that looks at `pairs` pairs of words for each tuple."""
+    compared = min(pairs, _SCAN_SORTED)
+    words = compared * _SCAN_PAIR_NS + (pairs - compared) * _SCAN_SORTED_PAIR_NS
+    return _SCAN_TUPLE_NS + words + found.results * _PAIR_NS
 
 
 def interval_cost(batch: float, classes: float, candidates: float, found: Found = UNKNOWN) -> float:

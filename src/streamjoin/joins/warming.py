@@ -56,6 +56,7 @@ def warm() -> Iterator[str]:
     """Run every algorithm of the embedded engine over every kind of key; yields each name when it is done."""
     # Spark's workers share this module and need no engine.
     from streamjoin.joins.auto import AlgorithmRequest, choose, requests
+    from streamjoin.joins.batch.nested_loop import LEAST_LOOKS
     from streamjoin.joins.engine.driver import Join, open  # noqa: A004
     from streamjoin.joins.engine.settings import OpenSettings
     from streamjoin.joins.live.live import live
@@ -82,6 +83,10 @@ def warm() -> Iterator[str]:
             for _ in range(2):
                 join.push(table, None if spec.self_join else table)
     yield "small pushes"
+    many = sample(rows=LEAST_LOOKS)
+    with alone(), open(JoinSpec(Theta("l.i64 < r.i64 AND l.t > r.t"), CountWindow(40)), "nested_loop") as join:
+        join.push(many, many)
+    yield "two comparisons"
     spec = JoinSpec(on=Equi("i64"), window=TimeWindow(5), time="t", order="event_time")
     with alone(), open(spec) as join:
         join.push(table, table)

@@ -36,3 +36,8 @@ def unsigned_words(term: TermWords, narrow: bool) -> tuple[Array, Array, Array]:
         return word, low, (hi - lo).astype(np.uint32)
     word, low = (a.view(np.uint64) ^ np.uint64(1 << 63) for a in (term.word, term.lo))
     return word, low, (term.hi - term.lo).view(np.uint64)
+
+
+def signed(words: Array) -> Array:
+    """Unsigned words, as above, as signed numbers of the same order."""
+    return words.astype(np.int64) if words.dtype == np.uint32 else (words ^ np.uint64(1 << 63)).view(np.int64)

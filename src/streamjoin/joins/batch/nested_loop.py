@@ -2,6 +2,10 @@
 
 Up to two exact terms are tested inside the blocked kernel, 16 or 8 tuples per instruction; the other conditions are
 tested on the candidates. Words that fit 32 bits on both sides are stored in 32 bits.
+
+Two terms that no other algorithm looks up are not compared pair by pair where enough tuples look for matches: blocks of
+stored tuples are sorted by each term, with bitmaps (`kernels/batch/bitmaps.py`), once for all tuples to come, and what
+is left over for the push alone.
 The tuples of a chunk are scanned for side by side, without the interpreter's lock. Invariant: places ascend with
 positions, and only tuples that can match have a place.
 """
@@ -10,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, ClassVar
 
@@ -21,10 +25,11 @@ from streamjoin.jit.calls import KernelCalls, Own, Row
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.packed_pairs import ordered_pieces
 from streamjoin.joins.registry import register_algorithm
+from streamjoin.kernels.batch.bitmaps import BLOCK, BLOCK_WORDS, build_block, scan_block
 from streamjoin.kernels.batch.nested import GROUP, scan_window
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer, Restore
-from streamjoin.windows.words import unsigned_words
+from streamjoin.windows.words import signed, unsigned_words
 from streamjoin.windows.workers import Workers, cuts
 
 Pieces = list[tuple[Array, Array]]
@@ -33,6 +38,40 @@ Pieces = list[tuple[Array, Array]]
 _ROOM = 1 << 14
 _MOST_ROOM = 1 << 22
 _ALL = np.empty(0, np.bool_)
+# A block is sorted once this many tuples were compared with it: that takes as long.
+LEAST_LOOKS = 512
+
+
+@dataclass(frozen=True)
+class SortedBlock:
+    """Stored tuples sorted by each of two terms; the first is the `begin`-th that was ever stored."""
+
+    begin: int
+    terms: tuple[Array, ...]
+    seqs: Array
+    kernel: ClassVar[Any] = staticmethod(scan_block)
+
+    @staticmethod
+    def columns(stored: Sequence[Any], probes: ScanProbes) -> tuple[Any, ...]:
+        """What the kernel takes of each block, and of the probes."""
+        terms = [Own([block.terms[t] for block in stored]) for t in (0, 1)]
+        return *terms, Own([block.seqs for block in stored]), *probes.bounds[0], *probes.bounds[1]
+
+
+@dataclass(frozen=True)
+class Unsorted:
+    """Stored tuples that are compared one by one: the words of each term, and the positions."""
+
+    words: list[Array]
+    seqs: Array
+    kernel: ClassVar[Any] = staticmethod(scan_window)
+
+    @staticmethod
+    def columns(stored: Sequence[Any], probes: ScanProbes) -> tuple[Any, ...]:
+        """What the kernel takes of the tuples, and of the probes."""
+        words = [Own([rest.words[t] for rest in stored]) for t in (0, -1)]
+        seqs = Own([rest.seqs for rest in stored])
+        return len(probes.terms), *words, seqs, *probes.terms[0][1:], *probes.terms[-1][1:]
 
 
 class StoredWords:
@@ -41,6 +80,48 @@ class StoredWords:
     def __init__(self, n_terms: int, dtype: Any) -> None:
         self.seqs = Buffer(np.int64)
         self.words = [Buffer(dtype) for _ in range(n_terms)]
+        self.blocks: list[SortedBlock] = []
+        self._passing: list[SortedBlock] = []
+        # How many tuples were dropped, and looks at those that could be a block.
+        self._dropped = self._looks = 0
+
+    @property
+    def scanned(self) -> list[SortedBlock | Unsorted]:
+        """What there is to scan: the blocks, those of the push included, and what no block holds."""
+        blocks = [*self.blocks, *self._passing]
+        rest = self._end(blocks)
+        if rest == len(self.seqs) and blocks:
+            return [*blocks]
+        return [*blocks, Unsorted([buffer.values[rest:] for buffer in self.words], self.seqs.values[rest:])]
+
+    def _end(self, blocks: list[SortedBlock]) -> int:
+        """The first place that none of the blocks holds."""
+        return max(0, blocks[-1].begin + blocks[-1].seqs.size - self._dropped) if blocks else 0
+
+    def sort(self, looks: int, workers: Workers) -> None:
+        """Make blocks, for a push in which this many tuples look for matches; some may be for that push alone."""
+        n, rest = len(self.seqs), self._end(self.blocks)
+        self._passing = []
+        if n - rest >= BLOCK:
+            self._looks += looks
+            if self._looks >= LEAST_LOOKS:
+                begins = range(rest, n - BLOCK + 1, BLOCK)
+                self.blocks = [*self.blocks, *workers.map(lambda begin: self._block(begin, begin + BLOCK), begins)]
+                self._looks, rest = 0, self._end(self.blocks)
+        if looks >= LEAST_LOOKS:
+            self._passing = workers.map(lambda at: self._block(at, min(n, at + BLOCK)), range(rest, n, BLOCK))
+
+    def passed(self) -> None:
+        """End a push: its own blocks go."""
+        self._passing = []
+
+    def _block(self, begin: int, end: int) -> SortedBlock:
+        terms = []
+        for buffer in self.words:
+            words, block = signed(buffer.values[begin:end]), np.empty(BLOCK_WORDS, np.int64)
+            build_block(words, np.argsort(words), block)
+            terms.append(block)
+        return SortedBlock(begin + self._dropped, tuple(terms), self.seqs.values[begin:end].copy())
 
     def append(self, part: SidePart, words: list[Array], places: Array | None = None) -> None:
         """Add the tuples of a chunk that can match, or only those at `places`."""
@@ -54,21 +135,28 @@ class StoredWords:
         n = int(np.searchsorted(self.seqs.values, min_seq))
         for buffer in (self.seqs, *self.words):
             buffer.forget(n)
+        self._dropped += n
+        if self.blocks and self.blocks[0].begin + self.blocks[0].seqs.size <= self._dropped:
+            self.blocks = [block for block in self.blocks if block.begin + block.seqs.size > self._dropped]
 
     def saved(self) -> Callable[[], None]:
         """Return a function that restores these tuples."""
         parts = [buffer.saved() for buffer in (self.seqs, *self.words)]
+        before = self.blocks, self._dropped, self._looks
 
         def restore() -> None:
             for part in parts:
                 part()
+            self.blocks, self._dropped, self._looks = before
+            self._passing = []
 
         return restore
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words)
+        blocks = sum(block.seqs.nbytes + sum(term.nbytes for term in block.terms) for block in self.blocks)
+        return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words) + blocks
 
 
 def live_places(chunk: Chunk, part: SidePart, seqs: Array, decides: frozenset[int]) -> tuple[Array, Array]:
@@ -109,14 +197,19 @@ class ScanProbes:
         """The words of each term."""
         return [word for word, _, _ in self.terms]
 
+    @cached_property
+    def bounds(self) -> list[tuple[Array, Array]]:
+        """The low and the high ends of each term's intervals, as signed words."""
+        return [(signed(lo), signed(lo + span)) for _, lo, span in self.terms]
+
 
 class WindowScan:
-    """The tuples from `begin` to `end` of one side, to be compared with what is stored of the other."""
+    """The tuples from `begin` to `end` of one side, to be compared with some of what is stored of the other."""
 
-    def __init__(self, probes: ScanProbes, store: StoredWords, begin: int, end: int) -> None:
-        self.probes, self.store = probes, store
+    def __init__(self, probes: ScanProbes, stored: SortedBlock | Unsorted, begin: int, end: int) -> None:
+        self.probes, self.stored = probes, stored
         self.state = np.array([begin, end, 0])
-        self.room = min(_ROOM, max(1, (end - begin) * store.seqs.values.size))
+        self.room = min(_ROOM, max(1, (end - begin) * stored.seqs.size))
 
     @property
     def is_over(self) -> bool:
@@ -126,7 +219,7 @@ class WindowScan:
     def advance(self, state: Array) -> None:
         """Go on from `state`; if that is where it was, the pairs of one tuple need more room."""
         if state[0] == self.state[0]:
-            self.room = max(2 * self.room, self.store.seqs.values.size)
+            self.room = max(2 * self.room, self.stored.seqs.size)
         self.state = state
 
     @property
@@ -136,7 +229,7 @@ class WindowScan:
 
 
 def run_scans(scans: Sequence[WindowScan], chunk: Chunk, refine: Refine, workers: Workers) -> Pieces:
-    """The pairs of all scans that pass the other tests, in pieces; scans with the same probes follow each other."""
+    """The pairs of scans by one kernel that pass the other tests, in pieces; those of the same probes are together."""
     pieces: Pieces = []
     while unfinished := [scan for scan in scans if not scan.is_over]:
         room = max(scan.room for scan in unfinished)
@@ -149,7 +242,7 @@ def run_scans(scans: Sequence[WindowScan], chunk: Chunk, refine: Refine, workers
             end = at + len(members)
             groups.append(_calls(members, chunk, states[at:end], pairs[:, at:end]))
             at = end
-        sizes = workers.call(scan_window, *groups)
+        sizes = workers.call(scans[0].stored.kernel, *groups)
         for scan, state in zip(unfinished, states, strict=True):
             scan.advance(state)
         found = [(pairs[0, k, :size], pairs[1, k, :size]) for k, size in enumerate(sizes) if size]
@@ -158,12 +251,10 @@ def run_scans(scans: Sequence[WindowScan], chunk: Chunk, refine: Refine, workers
 
 
 def _calls(scans: Sequence[WindowScan], chunk: Chunk, states: Array, pairs: Array) -> KernelCalls:
-    probes, stores = scans[0].probes, [scan.store for scan in scans]
-    words = [Own([store.words[t].values for store in stores]) for t in (0, -1)]
-    (_, lo, span), (_, lo2, span2) = probes.terms[0], probes.terms[-1]
+    probes, stored = scans[0].probes, [scan.stored for scan in scans]
     return KernelCalls(
-        len(scans), len(probes.terms), *words, Own([store.seqs.values for store in stores]), lo, span, lo2, span2,
-        probes.usable, probes.at, chunk.min_seq, chunk.stops, Row(states), Row(pairs[0]), Row(pairs[1]),
+        len(scans), *stored[0].columns(stored, probes), probes.usable, probes.at, chunk.min_seq, chunk.stops,
+        Row(states), Row(pairs[0]), Row(pairs[1]),
     )  # fmt: skip
 
 
@@ -196,13 +287,21 @@ class NestedLoop:
         # A self-join whose roles have the same words stores a tuple once, for both.
         self._shared = bound.has_equal_roles
         self._right = self._left if self._shared else StoredWords(len(self.decides), dtype)
+        # Terms that can be looked up are scanned only until something does so.
+        self._sorts = len(self.decides) == 2 and not bound.index
         self.compared = 0
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Store the chunk, then scan, for each tuple, the positions that it may match."""
         sides = self.probes(chunk)
         self.store(chunk, sides, (chunk.left.valid_places(), chunk.right.valid_places()))
-        return ordered_pieces(chunk, scan_all([self], chunk, sides, (0, chunk.n), refine, self._workers), self._workers)
+        if self._sorts and not chunk.stored_only:
+            self._right.sort(chunk.left.n, self._workers)
+            self._left.sort(chunk.right.n, self._workers)
+        pieces = scan_all([self], chunk, sides, (0, chunk.n), refine, self._workers)
+        self._left.passed()
+        self._right.passed()
+        return ordered_pieces(chunk, pieces, self._workers)
 
     def probes(self, chunk: Chunk) -> tuple[ScanProbes, ScanProbes]:
         """Both sides of a chunk."""
@@ -218,8 +317,9 @@ class NestedLoop:
     def scans(self, side: int, probes: ScanProbes, begin: int, end: int) -> list[WindowScan]:
         """Scans for one side's tuples from `begin` to `end`; several for each worker, who may be done early."""
         parts = min(_SCANS_PER_WORKER * self._workers.n, -(-(end - begin) // GROUP)) if self._workers.n > 1 else 1
+        shares = [(begin + first, begin + last) for first, last in cuts(end - begin, parts)]
         store = self._left if side else self._right
-        return [WindowScan(probes, store, begin + first, begin + last) for first, last in cuts(end - begin, parts)]
+        return [WindowScan(probes, stored, *share) for stored in store.scanned for share in shares]
 
     def tiles(self, chunk: Chunk, part: SidePart, side: int, refine: Refine, begin: int, end: int) -> list[Tile]:
         """Without exact terms: the condition for groups of one side's tuples, and everything that is stored."""
@@ -299,7 +399,9 @@ def scan_all(
         for loop in loops
         for scan in loop.scans(side, probes, *cut)
     ]
-    pieces = run_scans([scan for _, scan in scans], chunk, refine, workers)
+    pieces: Pieces = []
+    for kernel in dict.fromkeys(scan.stored.kernel for _, scan in scans):
+        pieces += run_scans([scan for _, scan in scans if scan.stored.kernel is kernel], chunk, refine, workers)
     for loop, scan in scans:
         loop.compared += scan.compared
     return pieces
