@@ -6,7 +6,6 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 from time import time_ns
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +18,7 @@ from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.engine.journal import write_table
 from streamjoin.queries.executors.distributed.cell import Cell, CellAssignment, CellResult, run_cell
 from streamjoin.queries.executors.distributed.driver_core import DriverCore
-from streamjoin.queries.executors.distributed.executor import CellRows
-from streamjoin.queries.executors.distributed.outputs import CellsWaiting, OutputTarget, RowPool, read_spool
+from streamjoin.queries.executors.distributed.outputs import CellsWaiting, OutputTarget, read_spool
 from streamjoin.queries.executors.distributed.parts import PartWriter, ReadParts, filed_buckets
 from streamjoin.queries.executors.distributed.placement import place
 from streamjoin.queries.executors.distributed.sampling import add_key_counts
@@ -232,22 +230,6 @@ def test_silence_does_not_move_the_clock_of_a_stream_that_is_being_read(tmp_path
     assert grid.batch(3, {"r": pa.table([[2], [5]], schema=schema)}) == {}
     now[0] = 50 * 10**9
     assert grid.batch(4, {"l": pa.table([[3], [96]], schema=schema)}) == {"q": Rows({(80,): 1})}
-
-
-def test_the_number_of_cells_follows_cores_that_stay() -> None:
-    context = SimpleNamespace(defaultParallelism=2)
-    rows = CellRows(SimpleNamespace(sparkContext=context), None, None, DriverCore(Settings()), {}, RowPool())  # type: ignore[arg-type]
-    numbers = []
-    # An executor that is away for a moment changes nothing.
-    for cores in (2, 1, 1, 2, 3, 3, 3, 3, 1, 1, 1):
-        context.defaultParallelism = cores
-        rows.adapt()
-        numbers.append(rows.partitions)
-    assert numbers == [2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 1]
-    assert [note.partition(":")[0] for note in rows.report().decided] == [
-        "3 cells instead of 2",
-        "1 cells instead of 3",
-    ]
 
 
 def test_queries_by_many_attributes_move_to_one_placement_and_lose_no_tuple(tmp_path: Path) -> None:

@@ -310,6 +310,33 @@ def test_tasks_write_the_files_of_tables_and_the_driver_commits_them(
         assert counted(lake.table("t")) == wanted, lake.kind
 
 
+def test_the_number_of_cells_follows_the_load(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Down while batches take nearly nothing of the threshold, up again where they take more; no row is lost."""
+    left, right = FileStream(tmp_path / "l"), FileStream(tmp_path / "r")
+    wanted: Counter[Any] = Counter()
+    cores, step = 2, 0
+    monkeypatch.setattr(distributed_executor, "cluster_cores", lambda _: cores)
+    texts = {"inner": PAIRS, "outer": PAIRS.replace("JOIN", "LEFT JOIN")}
+    for cores, cells, threshold in ((2, 1, 1e6), (1, 2, 1e-9)):
+        decided: list[str] = []
+        with engine_on(spark, tmp_path, options={"partitions": "auto"}, latency_threshold=threshold) as engine:
+            engine.on_batch(lambda event, decided=decided: decided.extend(event.scaling))
+            for name, text in texts.items() if cells == 1 else ():
+                engine.create(text, name=name, sink=ParquetSink(str(tmp_path / name)))
+            cores = 2
+            while not (decided and engine.metrics().partitions == cells):
+                # A tuple meets those of the step before, which came to other cells.
+                for stream in (left, right):
+                    stream.rows(*((key, 100 * step + key, 3.0 * step) for key in range(8)))
+                for one, other in ((step, step), (step - 1, step), (step, step - 1)):
+                    wanted.update((100 * one + key, 100 * other + key) for key in range(8) if min(one, other) >= 0)
+                step += 1
+                engine.process_all_available()
+                assert step < 60
+        assert any(text.startswith(f"{cells} cell{'s'[: cells > 1]} instead of") for text in decided)
+    assert written(tmp_path / "inner") == written(tmp_path / "outer") == wanted
+
+
 def test_files_of_tasks_say_which_query_they_are_of(spark: Any, tmp_path: Path) -> None:
     """So that a directory stays with one query, though the driver never wrote to it."""
     sink = ParquetSink(str(tmp_path / "out"))

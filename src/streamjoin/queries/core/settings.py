@@ -34,7 +34,8 @@ class Settings:
     The optimizer looks again every `replan_every` batches. It plans from scratch once `rebuild_share` of the queries
     changed, and every `rebuild_every` looks, because tuples change too; and it leaves a plan alone unless
     another is cheaper by the share `hysteresis`. One more group costs `group_cost` a batch, counted in tuples probed.
-    `threads` run the joins of a batch side by side: as many as there are cores, up to 4, if not given.
+    Cells that follow the load (`partitions="auto"`) become more once the longest takes over `latency_threshold` seconds
+    for a batch. `threads` run the joins of a batch side by side: as many as there are cores, up to 4, if not given.
     `merging` makes one run of small neighbouring batches. An engine keeps the `newest_rows` of every query in memory,
     whatever its sink, and those before them while the rows of all queries take at most `rows_bytes`. A batch waits
     `sink_patience` seconds for sinks that keep up; what a sink has not taken is spooled, up to `spool_rows` and

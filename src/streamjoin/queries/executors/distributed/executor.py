@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from streamjoin.model.errors import InputError, InterruptedBatchError, SpecError, StreamJoinError
+from streamjoin.model.errors import InputError, InterruptedBatchError, StreamJoinError
 from streamjoin.queries.core.arrivals import Arrived
 from streamjoin.queries.core.budgets import exceeded_together
 from streamjoin.queries.core.changes import LiveQuery
@@ -39,6 +39,7 @@ from streamjoin.queries.executors.distributed.outputs import (
 from streamjoin.queries.executors.distributed.parts import PartWriter, ReadParts, filed_buckets
 from streamjoin.queries.executors.distributed.placement import CellGroups
 from streamjoin.queries.executors.distributed.sampling import add_key_counts
+from streamjoin.queries.executors.distributed.scaling import CellBatch, scaling_for
 from streamjoin.queries.executors.distributed.sending import SentState
 from streamjoin.queries.executors.spark import HandedIn
 from streamjoin.queries.language.plan import Stream, query_name
@@ -52,8 +53,6 @@ WrittenCells = tuple[WrittenRows, ...]
 _TRIES: Final = 3
 _TABLE_PAUSE: Final = 60.0
 """Seconds until a table that could not be reached is tried again for tasks."""
-STEADY: Final = 3
-"""Batches in a row before which Spark had another number of cores: then the number of cells follows."""
 _NOWHERE: Final = OutputTarget(0)
 """What tasks do with the rows of a query that has none."""
 _log = logging.getLogger("streamjoin.adhoc")
@@ -85,22 +84,17 @@ class CellRows:
         entries: Mapping[str, RunningQuery],
         pool: RowPool,
     ) -> None:
-        """With this number of cells, or with as many as Spark has cores.
+        """With as many cells as `scaling_for` says.
 
         Raises:
-            SpecError: it is no such number.
+            SpecError: `cells` is nothing that it takes.
         """
-        if cells == "auto":
-            cells = None
-        if cells is not None and (isinstance(cells, bool) or not isinstance(cells, int) or cells < 1):
-            raise SpecError(f"partitions={cells!r}: it is a whole number from 1 on, or 'auto'")
         self._context = spark.sparkContext
         self._journal, self._core, self._entries, self._pool = journal, core, entries, pool
-        self._adapts = cells is None
-        self.partitions = cells or cluster_cores(self._context)
-        self._offered = self.partitions, 0
-        """The cores that Spark had before the last batches, if not as many as there are cells; for how many batches."""
         self._settings = core.settings
+        self._scaling = scaling_for(cells, cluster_cores(self._context), self._settings.latency_threshold)
+        self._last: CellBatch | None = None
+        """What the last batch took, where it says how large the load is."""
         self._pooling = False
         self._targets: dict[str, tuple[Any, OutputTarget, float]] = {}
         """By query: its sink, what tasks do with its rows, and until when that holds."""
@@ -110,6 +104,11 @@ class CellRows:
         self._jobs = count()
         self._group = ""
         """The job group of the batch that runs."""
+
+    @property
+    def partitions(self) -> int:
+        """The number of cells."""
+        return self._scaling.cells
 
     def report(self) -> TaskReport:
         """What the cells did, and what was decided about heavy keys and the number of cells."""
@@ -189,10 +188,12 @@ class CellRows:
         return [name for name, entry in self._core.queries.items() if not entry.paused]
 
     def _computed(self, arrived: Arrived) -> BatchParts:
-        if self._adapts:
-            self.adapt()
+        self.adapt()
         try:
-            return self._run(arrived, self._core.queries, self._flushes(self._pool.due(self._settings.file_seconds)))
+            flushes = self._flushes(self._pool.due(self._settings.file_seconds))
+            computed = self._run(arrived, self._core.queries, flushes)
+            self._last = _cell_batch(arrived, computed.parts)
+            return computed
         except InterruptedBatchError:
             raise
         except Exception as error:
@@ -226,17 +227,17 @@ class CellRows:
             return self._halved(arrived, names, error)
 
     def adapt(self) -> None:
-        """Have as many cells as Spark has cores, once their number has stayed the same for some batches.
+        """Have the number of cells that the next batch needs.
 
-        Cells are caches of the part files, so the new ones begin from these; that is why a moment's change is ignored.
+        Cells are caches of the part files, so the new ones begin from these.
         """
-        cores = cluster_cores(self._context)
-        seen = self._offered[1] + 1 if cores == self._offered[0] else 1
-        self._offered = cores, seen
-        if cores != self.partitions and seen >= STEADY:
-            self._sent.placements.notes.append(f"{cores} cells instead of {self.partitions}: Spark has {cores} cores")
-            self.partitions = cores
-            self._sent.placements.resize(cores)
+        before = self.partitions
+        self._scaling, decided = self._scaling.next(cluster_cores(self._context), self._last)
+        self._last = None
+        if decided is not None:
+            self._sent.placements.notes.append(decided)
+        if self.partitions != before:
+            self._sent.placements.resize(self.partitions)
 
     def _run(self, arrived: Arrived, active: Collection[str], flushes: Sequence[Flush] = ()) -> BatchParts:
         """Run a job for the queries in `active`; the others are paused in it."""
@@ -367,6 +368,12 @@ class CellRows:
 def cluster_cores(context: Any) -> int:
     """The cores of the executors that there are now."""
     return max(1, int(context.defaultParallelism))
+
+
+def _cell_batch(arrived: Arrived, parts: Sequence[CellResult]) -> CellBatch:
+    tuples = sum(bucket.n for bucket in arrived.buckets.values())
+    held = sum(sum(part.state.values()) for part in parts)
+    return CellBatch(max(part.seconds for part in parts), tuples, held, any(part.rebuilt for part in parts))
 
 
 def _flush(cells: Sequence[Sequence[Flush]], cell: int) -> WrittenRows:
