@@ -29,7 +29,7 @@ TARGETS = (
     "tests/indexes/test_conformance.py",
     "tests/gate/test_merge.py",
     "tests/spark/test_gate_stages.py",
-    "tests/queries/test_shares.py",
+    "tests/queries/test_cell_scaling.py",
     "tests/model/test_evaluation.py",
     "tests/queries/test_core_budgets.py",
     "tests/queries/test_distributed_cells.py",

@@ -47,7 +47,6 @@ CONFINED = {
         "spark",
         "queries/engine/engine.py",
         "queries/executors/spark.py",
-        "queries/executors/spark_tasks.py",
         "queries/executors/distributed/jobs.py",
     ),
     "py4j": ("spark",),

@@ -2,8 +2,8 @@
 
 A local cluster with one core for each executor. Twenty queries join two of three streams by one attribute and write
 Parquet. *State* and *input* are those of the task that has most: what it holds of tuples, indexes and query-sets, and
-the bytes that it reads per new tuple. With the engine of the driver, which runs with the most executors alone, every
-task holds and maps everything. *Driver rows* counts the rows of input and output that the driver's Python has had.
+the bytes that it reads per new tuple. With the engine of the driver, which runs with the most executors alone, its
+process holds and reads everything. *Driver rows* counts the rows of input and output that the driver's Python has had.
 Executors share the cores of one machine: rates say how much work there is, not how a cluster scales.
 """
 
@@ -55,7 +55,7 @@ class AJoinScale(Experiment):
         return found
 
     def baseline(self, cell: Cell) -> Cell | None:
-        """The engine of the driver with as many tasks."""
+        """The engine of the driver on the same cluster."""
         other = {**cell, "system": DRIVER}
         return other if cell["system"] != DRIVER and other in [*self.cells(True), *self.cells(False)] else None
 

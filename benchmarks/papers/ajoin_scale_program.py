@@ -39,7 +39,8 @@ def main(spec: dict[str, Any]) -> dict[str, Any]:
         # A tuple has as many matches per second of window, whatever the rate.
         keys=max(1, spec["rate"] // ajoin.ATTRIBUTE_MAX),
     ).write()
-    options: dict[str, Any] = {"partitions": executors, "executor": spec["system"]}
+    distributed = spec["system"] == "distributed"
+    options: dict[str, Any] = {"executor": spec["system"], "partitions": executors if distributed else None}
     queries = [same_key(query.text, spec["window"]) for query in generator.queries(spec["queries"])]
     engine = Engine(spark, directory / "checkpoint", Settings(newest_rows=0), **options)
     events: list[BatchEvent] = []
@@ -63,8 +64,7 @@ def main(spec: dict[str, Any]) -> dict[str, Any]:
         rss = resident_bytes()
     spark.stop()
     whole = sum(metrics.state_bytes.values())
-    # Without a share of its own every task holds all tuples and maps all new ones.
-    distributed = spec["system"] == "distributed"
+    # The driver's process holds all tuples and reads all new ones.
     new = [sum(event.rows_in.values()) for event in events if event.rows_in]
     read_per_tuple = sum(read.values()) / max(1, sum(new[batch - 1] for batch in read))
     return {

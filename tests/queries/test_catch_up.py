@@ -14,10 +14,10 @@ import pytest
 from streamjoin.adhoc import Engine, MemorySink, Settings
 from streamjoin.model.errors import CheckpointError
 from streamjoin.queries.engine import engine as engine_module
-from streamjoin.queries.engine.executor import InProcess
 from streamjoin.queries.engine.figures import CatchUp
 from streamjoin.queries.engine.inbox import Pace, Staging, plain_position
 from streamjoin.queries.engine.info import CatchingUp
+from streamjoin.queries.engine.loop import TableRowsOut
 from streamjoin.queries.sources.base import SourceRows
 from streamjoin.queries.sources.files import FileSource
 from streamjoin.queries.sources.rate import RateSource
@@ -74,15 +74,17 @@ def test_a_stop_waits_for_one_batch_and_a_restart_goes_on_within_a_read(
         write(tmp_path / name, 0, range(1000))
     begun = threading.Event()
 
-    def results(_: InProcess, core: Any, arrived: Any) -> Any:
+    results = TableRowsOut.results
+
+    def held(self: TableRowsOut, arrived: Any) -> Any:
         """A batch with rows runs until all streams are asked to stop."""
         if arrived.buckets:
             begun.set()
             feeds: Any = engine._readers._feeds
             assert all(feed._stopping.wait(60) for feed in feeds.values())
-        return core.results(arrived)
+        return results(self, arrived)
 
-    monkeypatch.setattr(InProcess, "results", results)
+    monkeypatch.setattr(TableRowsOut, "results", held)
     found: Counter[int] = Counter()
     stops = 0
     for _ in range(100):
@@ -199,24 +201,24 @@ def test_progress_is_told_until_the_source_is_read() -> None:
         assert engine.streams()[0].caught_up is None and engine.streams()[0].rows == 1000
 
 
-def test_progress_is_told_from_the_first_batch_of_a_read(tmp_path: Path) -> None:
+def test_progress_is_told_from_the_first_batch_of_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files, which a source finds by reading, and after a restart within what it read."""
     write(tmp_path / "l", 0, range(500))
     write(tmp_path / "r", 0, range(1))
     shares: list[float | None] = []
 
-    class Asks(InProcess):
-        def results(self, core: Any, arrived: Any) -> Any:
-            if "l" in arrived.buckets:
-                shares.append({info.name: info for info in engine.streams()}["l"].caught_up)
-                began.set()
-            return super().results(core, arrived)
+    results = TableRowsOut.results
 
+    def asking(self: TableRowsOut, arrived: Any) -> Any:
+        if "l" in arrived.buckets:
+            shares.append({info.name: info for info in engine.streams()}["l"].caught_up)
+            began.set()
+        return results(self, arrived)
+
+    monkeypatch.setattr(TableRowsOut, "results", asking)
     for _ in range(2):
         began = threading.Event()
         engine = opened(tmp_path, batch_rows=10)
-        rows_out: Any = engine._loop.rows_out
-        rows_out.executor = Asks()
         first = len(shares)
         with engine:
             assert began.wait(60)
@@ -260,15 +262,15 @@ def test_a_start_does_not_wait_for_a_long_batch(tmp_path: Path, monkeypatch: pyt
     for name in ("l", "r"):
         write(tmp_path / name, 0, range(10))
 
-    class Ends(InProcess):
-        def results(self, core: Any, arrived: Any) -> Any:
-            if arrived.buckets:
-                raise RuntimeError("the process ends here")
-            return super().results(core, arrived)
+    results = TableRowsOut.results
 
+    def ending(self: TableRowsOut, arrived: Any) -> Any:
+        if arrived.buckets:
+            raise RuntimeError("the process ends here")
+        return results(self, arrived)
+
+    monkeypatch.setattr(TableRowsOut, "results", ending)
     engine = opened(tmp_path)
-    rows_out: Any = engine._loop.rows_out
-    rows_out.executor = Ends()
     engine.create(PAIRS, "q")
     engine.start()
     with pytest.raises(Exception, match="the process ends here"):
@@ -277,16 +279,14 @@ def test_a_start_does_not_wait_for_a_long_batch(tmp_path: Path, monkeypatch: pyt
 
     released, entered = threading.Event(), threading.Event()
 
-    class Held(InProcess):
-        def results(self, core: Any, arrived: Any) -> Any:
-            entered.set()
-            assert released.wait(60)
-            return super().results(core, arrived)
+    def held(self: TableRowsOut, arrived: Any) -> Any:
+        entered.set()
+        assert released.wait(60)
+        return results(self, arrived)
 
+    monkeypatch.setattr(TableRowsOut, "results", held)
     monkeypatch.setattr(engine_module, "_START_PATIENCE", 0.01)
     engine = opened(tmp_path)
-    rows_out = engine._loop.rows_out
-    rows_out.executor = Held()
     with engine:
         # Queries and streams are shown while the unfinished batch is computed.
         assert entered.wait(60) and [query.name for query in engine.queries()] == ["q"]
@@ -295,7 +295,5 @@ def test_a_start_does_not_wait_for_a_long_batch(tmp_path: Path, monkeypatch: pyt
         engine.process_all_available()
         assert engine.query("q").rows == 10
     engine = opened(tmp_path)
-    rows_out = engine._loop.rows_out
-    rows_out.executor = Held()
     engine.start()
     engine.stop()

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.unshared import open_core
 from streamjoin.queries.optimizer.plans import Plan
 from tests.oracles import adhoc_cases
-from tests.queries.core_cases import Rows, lateness_of, rows_of, run_core, streams_of, wanted_of
+from tests.queries.core_cases import lateness_of, rows_of, run_core, wanted_of
 from tests.seeds import examples
 
 SLOW = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
@@ -194,24 +193,6 @@ def test_a_failing_query_is_paused_and_the_others_go_on() -> None:
     assert list(core.report.failures) == ["q0"]
     assert [found[name].num_rows for name in ("q0", "q1")] == [0, 1]
     assert core.queries["q0"].paused and not core.queries["q1"].paused
-
-
-@settings(SLOW, max_examples=examples(25))
-@given(adhoc_cases.cases(), st.data())
-def test_disjoint_shares_of_a_batch_give_every_row_once(case: adhoc_cases.AdhocCase, data: st.DataObject) -> None:
-    core = Shared(streams_of(case), Settings(lateness=lateness_of(case)))
-    core.apply([Create(query.name, query.text) for query in case.queries])
-    for number in range(len(case.batches)):
-        arrived = core.arrive(number, case.tables(number))
-        whole, _ = core.results(arrived)
-        sizes = {name: bucket.n for name, bucket in arrived.buckets.items()}
-        cuts = {name: sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))) for name, n in sizes.items()}
-        edges = [{name: (0, *cuts[name], sizes[name])[part] for name in sizes} for part in range(4)]
-        shares = [{name: (low[name], high[name]) for name in sizes} for low, high in pairwise(edges)]
-        parts = [core.results(arrived, share)[0] for share in shares]
-        for query in case.queries:
-            assert sum((rows_of(part[query.name]) for part in parts), Rows()) == rows_of(whole[query.name])
-        core.finish(arrived, {})
 
 
 def test_changes_are_made_in_order_and_all_or_none() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from itertools import pairwise
 
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
@@ -116,15 +115,7 @@ class Disturbed:
             self.core.restore(pickle.loads(pickle.dumps(replace(taken, buckets=stored))))
 
     def rows(self, arrived: Arrived) -> dict[str, Rows]:
-        """At once or in two shares."""
-        if self.data.draw(st.booleans()):
-            return {name: rows_of(table) for name, table in self.core.results(arrived)[0].items()}
-        sizes = {name: bucket.n for name, bucket in arrived.buckets.items()}
-        cuts = {name: (0, self.data.draw(st.integers(0, n)), n) for name, n in sizes.items()}
-        edges = [{name: cut[part] for name, cut in cuts.items()} for part in range(3)]
-        shares = [{name: (low[name], high[name]) for name in sizes} for low, high in pairwise(edges)]
-        parts = [self.core.results(arrived, share)[0] for share in shares]
-        return {name: sum((rows_of(part[name]) for part in parts), Rows()) for name in self.core.queries}
+        return {name: rows_of(table) for name, table in self.core.results(arrived)[0].items()}
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from streamjoin.adhoc import Settings, Stream
+from streamjoin.model.errors import CheckpointError
 from streamjoin.queries.core.changes import Create, Drop
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.engine.journal import write_table
@@ -46,6 +47,8 @@ class Grid:
         self.workers: list[dict[tuple[str, int], Cell]] = [{} for _ in range(workers)]
         self.random = random.Random(cells * 10 + workers)
         self.results: list[CellResult] = []
+        self.assignments: list[CellAssignment] = []
+        self.repeats = [1, 1, 1, 2]
 
     def resize(self) -> None:
         self.cells = self.random.randint(1, 6)
@@ -74,13 +77,14 @@ class Grid:
             progress=arrived.clocks.progress,
             waiting=self.core.cells_waiting.of({name: e.created for name, e in state.registry.queries.items()}),
         )
+        self.assignments.append(assignment)
         schemas = {name: entry.query.schema for name, entry in state.registry.queries.items()}
         rows: dict[str, Rows] = {name: Rows() for name in schemas}
         self.results = []
         for cell in range(self.cells):
             # Any worker may get any cell, and a task may be run twice.
             worker = self.random.choice(self.workers)
-            for _ in range(self.random.choice([1, 1, 1, 2])):
+            for _ in range(self.random.choice(self.repeats)):
                 result = run_cell(assignment, lambda: self.sent.whole, cell, worker)
             self.results.append(result)
             assert not result.failures
@@ -230,6 +234,74 @@ def test_silence_does_not_move_the_clock_of_a_stream_that_is_being_read(tmp_path
     assert grid.batch(3, {"r": pa.table([[2], [5]], schema=schema)}) == {}
     now[0] = 50 * 10**9
     assert grid.batch(4, {"l": pa.table([[3], [96]], schema=schema)}) == {"q": Rows({(80,): 1})}
+
+
+def played(tmp_path: Path, batches: int) -> Grid:
+    """One cell, which has had batches with one tuple of the same key from each stream."""
+    schema = pa.schema({"k": pa.int64(), "t": pa.int64()})
+    grid = Grid(tmp_path, [Stream(name, schema, "t") for name in "lr"], 1, 1)
+    grid.core.apply([Create("q", "SELECT x.k AS a FROM l x JOIN r y WITHIN 9 UNITS ON x.k = y.k")])
+    for number in range(batches):
+        rows = grid.batch(number, {name: pa.table({"k": [1], "t": [number]}) for name in "lr"})
+        assert rows == {"q": Rows({(1,): 2 * number + 1})}
+    return grid
+
+
+def test_a_straggler_of_an_older_batch_leaves_a_cell_as_it_is(tmp_path: Path) -> None:
+    """A second attempt of a task may begin when its batch is done, in a process that is further on."""
+    grid = played(tmp_path, 4)
+    worker = grid.workers[0]
+    before = dict(worker)
+    old = run_cell(grid.assignments[1], lambda: grid.sent.whole, 0, worker)
+    assert (old.rows.counts, old.rebuilt, old.tuples) == ({"q": 3}, True, 4)
+    grid.bucket("l", 0).unlink()
+    with pytest.raises(CheckpointError, match="l-0"):
+        run_cell(grid.assignments[1], lambda: grid.sent.whole, 0, worker)
+    assert worker == before and worker[grid.sent.run, 0].batch == 3
+
+
+def test_a_cell_that_failed_on_the_way_begins_anew(tmp_path: Path) -> None:
+    grid = played(tmp_path, 3)
+    worker: dict[tuple[str, int], Cell] = {}
+    run_cell(grid.assignments[0], lambda: grid.sent.whole, 0, worker)
+    # It has missed a batch, and can't read it at first.
+    hidden = grid.bucket("l", 1).rename(tmp_path / "hidden")
+    with pytest.raises(CheckpointError, match="l-1"):
+        run_cell(grid.assignments[2], lambda: grid.sent.whole, 0, worker)
+    assert not worker
+    hidden.rename(grid.bucket("l", 1))
+    found = run_cell(grid.assignments[2], lambda: grid.sent.whole, 0, worker)
+    assert (found.rows.counts, found.rebuilt) == ({"q": 5}, True)
+
+
+def test_the_plan_is_explained_by_what_cells_did(tmp_path: Path) -> None:
+    schema = pa.schema({"k": pa.int64(), "t": pa.int64()})
+    streams = [Stream(name, schema, "t") for name in "lrs"]
+    grid, whole = Grid(tmp_path, streams, 3, 2), Shared(streams)
+    joins = "JOIN r y WITHIN 9 UNITS ON x.k = y.k JOIN s z WITHIN 9 UNITS ON y.k = z.k"
+    grid.repeats = [1]
+    for core in (grid.core, whole):
+        core.apply(
+            [
+                Create("q", f"SELECT x.k FROM l x {joins}"),
+                Create("p", "SELECT x.k FROM l x JOIN r y WITHIN 9 UNITS ON x.k = y.k"),
+            ]
+        )
+    for number in range(4):
+        tables = {name: pa.table({"k": [n % 5 for n in range(20)], "t": [number] * 20}) for name in "lrs"}
+        whole.process(number, tables)
+        grid.batch(number, tables)
+        assert all(set(part.seconds) == {"sets", "joins", "rows"} for one in grid.results for part in one.figures)
+        grid.core.take_figures([part for one in grid.results for part in one.figures])
+    one, other = (
+        {
+            (root.driver, step.condition, step.stream): (step.probes, step.candidates, step.pairs)
+            for root in core.explain().roots
+            for step in root.step.walk()
+        }
+        for core in (grid.core, whole)
+    )
+    assert one == other and all(pairs for _, _, pairs in one.values())
 
 
 def test_queries_by_many_attributes_move_to_one_placement_and_lose_no_tuple(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(stream: str, data: obj
 def test_mistakes_are_told_in_our_own_words(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is it checkpoint="):
         Engine(str(tmp_path))  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="tasks of Spark"):
+    with pytest.raises(SpecError, match="cells on Spark"):
         Engine(partitions=2)
     engine = Engine()
     with pytest.raises(SpecError, match="needs schema="):

@@ -24,7 +24,6 @@ from streamjoin.queries.core.outputs import FoundResults
 from streamjoin.queries.core.shared import Shared, failure_of
 from streamjoin.queries.core.unshared import open_core
 from streamjoin.queries.engine import inbox
-from streamjoin.queries.engine.executor import InProcess
 from tests.queries.core_cases import rows_of
 
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "s": pa.string(), "t": pa.int64()})
@@ -220,10 +219,10 @@ def test_without_sharing_a_failure_costs_one_query(
     """Where memory runs out, the query whose rows take most of it, be they computed already."""
     results, failing = Shared.results, [error]
 
-    def short(self: Shared, arrived: Any, share: Any = None) -> Any:
+    def short(self: Shared, arrived: Any) -> Any:
         if at in self.queries and arrived.buckets and failing:
             raise failing.pop()
-        return results(self, arrived, share)
+        return results(self, arrived)
 
     monkeypatch.setattr(Shared, "results", short)
     with engine_on(tmp_path, sharing="nothing") as engine:
@@ -366,17 +365,18 @@ def test_a_storm_of_creates_is_answered_and_the_engine_lives(monkeypatch: pytest
     monkeypatch.setattr(inbox, "MOST_CREATES", 8)
     entered, released = threading.Event(), threading.Event()
 
-    class Held(InProcess):
-        def results(self, core: Any, arrived: Any) -> Any:
-            if arrived.buckets:
-                entered.set()
-                assert released.wait(60)
-            return super().results(core, arrived)
-
     events: list[Any] = []
     with engine_on(tmp_path) as engine:
         rows_out: Any = engine._loop.rows_out
-        rows_out.executor = Held()
+        results = rows_out.results
+
+        def held(arrived: Any) -> Any:
+            if arrived.buckets:
+                entered.set()
+                assert released.wait(60)
+            return results(arrived)
+
+        rows_out.results = held
         engine.on_batch(events.append)
         pushing = threading.Thread(target=engine.push_all, args=({"l": rows(5), "r": rows(5)},))
         pushing.start()

@@ -98,11 +98,11 @@ def test_a_batch_that_does_not_end_is_interrupted_by_the_drop_of_its_query(monke
     results = Shared.results
     began = threading.Event()
 
-    def endless(self: Shared, arrived: Any, share: Any = None) -> Any:
+    def endless(self: Shared, arrived: Any) -> Any:
         if arrived.buckets and any(name == "bad" and not entry.paused for name, entry in self.queries.items()):
             began.set()
             assert self._interrupted.wait(60)
-        return results(self, arrived, share)
+        return results(self, arrived)
 
     monkeypatch.setattr(Shared, "results", endless)
     with opened() as engine:
@@ -235,10 +235,10 @@ from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.stored_stream import BucketRun
 from tests.queries import test_isolation
 results = Shared.results
-def poisoned(self, arrived, share=None):
+def poisoned(self, arrived):
     if any(name == "bad" and not entry.paused for name, entry in self.queries.items()) and arrived.buckets:
         os.kill(os.getpid(), signal.SIGKILL)
-    return results(self, arrived, share)
+    return results(self, arrived)
 Shared.results = poisoned
 print(test_isolation.finished(Path(sys.argv[1])))
 """

@@ -1,4 +1,4 @@
-"""An executor whose batches end when the test says so."""
+"""Batches that end when the test says so."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import threading
 from typing import Any
 
 from streamjoin.queries.core.arrivals import Arrived
-from streamjoin.queries.engine.executor import InProcess, Outputs, TupleCore
 from tests.service.ticking import TickingEngine
 
 
-class HeldRows(InProcess):
+class HeldRows:
     """Computes rows once `released` is set; `entered` is set when a batch has come so far."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, rows_out: Any) -> None:
         self.entered, self.released = threading.Event(), threading.Event()
+        self._results = rows_out.results
+        rows_out.results = self.results
 
-    def results(self, core: TupleCore, arrived: Arrived) -> Outputs:
+    def results(self, arrived: Arrived) -> Any:
         if arrived.buckets:
             self.entered.set()
             self.released.wait()
-        return super().results(core, arrived)
+        return self._results(arrived)
 
 
 def hold(engine: TickingEngine) -> HeldRows:
     """Have the next batch with tuples wait."""
-    held = HeldRows()
-    rows_out: Any = engine._loop.rows_out
-    rows_out.executor = held
-    return held
+    return HeldRows(engine._loop.rows_out)

@@ -37,12 +37,15 @@ def test_the_template_says_the_defaults(tmp_path: Path) -> None:
     assert not config.needs_kafka
 
 
-def test_queries_that_share_nothing_have_no_partitions(tmp_path: Path) -> None:
-    """The engine would refuse any, also "auto"."""
-    config = read(tmp_path, TEMPLATE.replace("[engine]", '[engine]\nsharing = "nothing"'))
-    assert (config.sharing, config.partitions) == ("nothing", None)
+def test_there_are_as_many_cells_as_cores_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    """The engine would refuse any number where the driver joins."""
     assert read(tmp_path, TEMPLATE).partitions is None
-    assert read(tmp_path, TEMPLATE, STREAMJOIN_SERVICE__ENGINE="spark").partitions == "auto"
+    on_spark = {"STREAMJOIN_SERVICE__ENGINE": "spark"}
+    assert read(tmp_path, TEMPLATE, **on_spark).partitions is None
+    for given in ("auto", 3):
+        assert read(tmp_path, TEMPLATE, **on_spark, STREAMJOIN_ENGINE__PARTITIONS=str(given)).partitions == given
+    with pytest.raises(PipelineFileError, match='remove partitions, or executor = "driver"'):
+        read(tmp_path, TEMPLATE.replace("[engine]", '[engine]\nexecutor = "driver"\npartitions = 2'), **on_spark)
 
 
 def test_files_of_earlier_versions_are_run_by_spark(tmp_path: Path) -> None:

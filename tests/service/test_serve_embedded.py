@@ -149,7 +149,7 @@ def test_a_query_is_put_into_quarantine_by_its_name(
         ('where = "id >= 0"', 'select = ["id + 1"]', "line 16: select has 'id \\+ 1': name it with AS"),
         ('time = "ts"', 'time = "at"', "line 6: stream 'trades' has no time column 'at'"),
         ('lateness = "1 hour"', "lateness = 5", "line 6: the lateness of 'trades' must be a duration"),
-        ('checkpoint = "data"', 'checkpoint = "data"\npartitions = 2', "line 6: partitions are tasks of Spark"),
+        ('checkpoint = "data"', 'checkpoint = "data"\npartitions = 2', "line 6: partitions are cells on Spark"),
         ('engine = "embedded"', 'engine = "flink"', "line 3: engine = 'flink'"),
     ],
 )

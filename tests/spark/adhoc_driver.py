@@ -41,7 +41,7 @@ def tuples(stream: str, step: int) -> pa.Table:
 def open_engine(
     directory: Path, executor: str, streams: Mapping[str, FileStream], checkpoint: str | None = None
 ) -> Engine:
-    """`executor` is "embedded", the number of Spark's tasks (0 for the driver), or "distributed" with a number.
+    """`executor` is "embedded", "driver", or "distributed" with a number of cells.
 
     "cluster" with a number is the distributed one on a local cluster of two executors.
     """
@@ -56,15 +56,15 @@ def open_engine(
         return engine
     from streamjoin.spark import session
 
-    kind, _, number = executor.rpartition(" ")
+    kind, _, number = executor.partition(" ")
     master = "local-cluster[2,1,512]" if kind == "cluster" else "local[2]"
     spark = session("adhoc", master, memory="512m", config={**QUICK_START, "spark.executor.memory": "512m"})
     engine = Engine(
         spark,
         directory / "checkpoint",
         settings,
-        partitions=int(number) or None,
-        executor="distributed" if kind else "driver",
+        partitions=int(number) if number else None,
+        executor="distributed" if number else "driver",
     )
     for name, stream in streams.items():
         engine.register(name, stream.frame(spark), lateness="1 minute")

@@ -53,10 +53,9 @@ def test_a_large_micro_batch_is_cut_and_a_restart_goes_on_within_it(spark: Any, 
     assert starts > 1 and not late and found == Counter(range(500))
 
 
-@pytest.mark.parametrize("options", [{"executor": "driver", "partitions": 2}, {"executor": "distributed"}])
-def test_tasks_have_equal_parts_of_the_engines_budget(spark: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_cells_have_equal_parts_of_the_engines_budget(spark: Any, tmp_path: Path) -> None:
     streams = {name: FileStream(tmp_path / name) for name in ("l", "r")}
-    with engine_on(spark, tmp_path, options=options, engine_bytes=40_000) as engine:
+    with engine_on(spark, tmp_path, engine_bytes=40_000) as engine:
         engine.create(PAIRS, "large")
         engine.create(f"{PAIRS} WHERE x.p = 1", "small")
         for stream in streams.values():

@@ -147,6 +147,10 @@ def test_rows_that_were_listed_before_a_crash_are_not_computed_again(
 
 
 def test_what_it_refuses(spark: Any, tmp_path: Path) -> None:
+    for driver in ("driver", None):
+        with pytest.raises(SpecError, match="in its own process: leave partitions out, or give executor="):
+            Engine(spark, tmp_path / "checkpoint", partitions=2, executor=driver)  # type: ignore[arg-type]
+    assert not (tmp_path / "checkpoint").exists()
     for options in ({"executor": "elsewhere"}, {"executor": "distributed", "partitions": 0}):
         with pytest.raises(SpecError, match=r"executor is|partitions"):
             Engine(spark, tmp_path / "checkpoint", **options)
@@ -320,7 +324,7 @@ def test_the_number_of_cells_follows_the_load(spark: Any, tmp_path: Path, monkey
     for cores, cells, threshold in ((2, 1, 1e6), (1, 2, 1e-9)):
         decided: list[str] = []
         with engine_on(spark, tmp_path, options={"partitions": "auto"}, latency_threshold=threshold) as engine:
-            engine.on_batch(lambda event, decided=decided: decided.extend(event.scaling))
+            engine.on_batch(lambda event, told=decided: told.extend(event.scaling))  # type: ignore[misc]
             for name, text in texts.items() if cells == 1 else ():
                 engine.create(text, name=name, sink=ParquetSink(str(tmp_path / name)))
             cores = 2

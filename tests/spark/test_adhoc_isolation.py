@@ -263,25 +263,3 @@ def test_the_reason_of_a_task_that_fails_is_what_its_python_raised(
         engine.process_all_available()
         assert engine.query("bad").error == "the tasks that compute it fail: KeyError: 'the real reason'"
         assert engine.query("good").rows == 20
-
-
-def test_tasks_of_shares_that_fail_leave_the_batch_to_the_driver(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as results over `spark.driver.maxResultSize`, which end the job."""
-    from streamjoin.adhoc import Engine
-    from streamjoin.queries.executors import spark_tasks
-
-    def too_large(*_: Any) -> Any:
-        raise RuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
-
-    monkeypatch.setattr(spark_tasks.Tasks, "_run", too_large)
-    engine = Engine(spark, tmp_path / "checkpoint", partitions=2, executor="driver")
-    for name in "lr":
-        engine.register(name, FileStream(tmp_path / name).frame(spark))
-    with engine:
-        engine.create(PAIRS, name="good", sink=sink(tmp_path, "good"))
-        feed(tmp_path)
-        engine.process_all_available()
-        assert engine.error is None
-    assert written(tmp_path / "good") == EVERY

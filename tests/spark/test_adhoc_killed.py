@@ -72,13 +72,13 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize(
     "executors",
     [
-        pytest.param(("0", "2"), id="spark", marks=_ON_SPARK),
+        pytest.param(("driver",), id="spark", marks=_ON_SPARK),
         pytest.param(("distributed 1", "distributed 2", "distributed 3"), id="distributed", marks=_ON_SPARK),
         pytest.param(("embedded",), id="embedded"),
     ],
 )
 def test_every_query_has_every_row_once_whenever_it_is_killed(tmp_path: Path, executors: tuple[str, ...]) -> None:
-    kind = {"embedded": "embedded", "0": "spark"}.get(executors[0], "distributed")
+    kind = {"embedded": "embedded", "driver": "spark"}.get(executors[0], "distributed")
     moments = {"embedded": EMBEDDED_MOMENTS, "spark": MOMENTS, "distributed": DISTRIBUTED_MOMENTS}[kind]
     rng = random.Random(11)
     killed = 0

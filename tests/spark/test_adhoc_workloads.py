@@ -101,7 +101,7 @@ def note_arrivals(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "write_input", noting)
 
 
-@pytest.mark.parametrize("options", [{}, {"partitions": 3}, DISTRIBUTED], ids=["driver", "tasks", "distributed"])
+@pytest.mark.parametrize("options", [{}, DISTRIBUTED], ids=["driver", "distributed"])
 def test_random_workloads_give_what_the_oracle_says(
     spark: Any, tmp_path_factory: pytest.TempPathFactory, options: Any
 ) -> None:
@@ -154,9 +154,7 @@ def unsold(batches: list[dict[str, pa.Table]]) -> set[int]:
     return {auction["id"] for auction in auctions if auction[nexmark.TIME] < passed} - good
 
 
-@pytest.mark.parametrize(
-    "options", thorough_but([{}, {"partitions": 1}, DISTRIBUTED], DISTRIBUTED), ids=["driver", "tasks", "distributed"]
-)
+@pytest.mark.parametrize("options", thorough_but([{}, DISTRIBUTED], DISTRIBUTED), ids=["driver", "distributed"])
 def test_nexmark_through_the_engine_is_what_duckdb_says(spark: Any, tmp_path: Path, options: Any) -> None:
     batches = [nexmark.events(100, seed=5, first=first, rate=10) for first in range(0, 400, 100)]
     house = [

@@ -72,7 +72,7 @@ os.environ[MORE_WARMING] = "streamjoin.nobody," + sys.argv[1]
 daemon.start()
 import streamjoin.queries.executors.warming as adhoc
 
-assert "streamjoin.queries.executors.replica" in sys.modules
+assert "streamjoin.queries.executors.distributed.cell" in sys.modules
 
 def loaded():
     return sum(len(found.overloads) for found in gc.get_objects() if isinstance(found, Dispatcher))
@@ -88,7 +88,7 @@ print(loaded() - before)
 
 @pytest.mark.slow
 def test_tasks_of_the_ad_hoc_engine_find_theirs_loaded() -> None:
-    from streamjoin.queries.executors.spark_tasks import WARMING
+    from streamjoin.queries.executors.distributed.jobs import WARMING
 
     ran = subprocess.run(
         [sys.executable, "-c", ADHOC, WARMING], capture_output=True, text=True, check=True, timeout=300

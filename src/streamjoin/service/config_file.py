@@ -132,17 +132,19 @@ def _engine(table: ConfigTable, here: Path, engine: str) -> dict[str, Any]:
         table.fail('sharing = "nothing" runs on the driver only: remove partitions', "partitions")
     if engine == "embedded" and "partitions" in table.values:
         table.fail(
-            'partitions are tasks of Spark: remove the line, or write engine = "spark" in [service]', "partitions"
+            'partitions are cells on Spark: remove the line, or write engine = "spark" in [service]', "partitions"
         )
     executor = table.one_of("executor", ("driver", "distributed")) if "executor" in table.values else None
     if executor is not None and engine == "embedded":
         table.fail('executors are of Spark: remove the line, or write engine = "spark" in [service]', "executor")
+    if executor == "driver" and "partitions" in table.values:
+        table.fail('the driver joins in its own process: remove partitions, or executor = "driver"', "partitions")
     if apart and executor == "distributed":
         table.fail('sharing = "nothing" runs on the driver only: remove executor', "executor")
     fields = {
         "checkpoint": place_in(table, "checkpoint", 'checkpoint = "streamjoin-data"', here, required=True),
         "trigger": trigger.every,
-        "partitions": None if apart or engine == "embedded" else read_partitions(table),
+        "partitions": read_partitions(table) if "partitions" in table.values else None,
         "executor": executor,
         "sharing": sharing,
     }

@@ -213,10 +213,6 @@ class Bucket:
         """The attributes that have, or had, an index."""
         return tuple({**self._indexes, **self._distinct})
 
-    def note_distinct(self, counts: Mapping[IndexKey, int]) -> None:
-        """Take over distinct words that were counted where the indexes are."""
-        self._distinct.update(counts)
-
     def distinct(self, key: IndexKey) -> int:
         """The distinct words of an index that is, or was, there."""
         if key not in self._distinct:

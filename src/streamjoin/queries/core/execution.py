@@ -25,7 +25,7 @@ from streamjoin.queries.core.probe_plan import Choice, PathKey
 from streamjoin.queries.core.recent_counts import RecentCounts
 from streamjoin.queries.core.running_plan import FirstJoins, Preparer, ReadyFirstJoin, Step, steps_of
 from streamjoin.queries.core.selection_tables import JointColumns
-from streamjoin.queries.core.shared_join import BatchRun, FirstJoinRun, JoinSide, Scratch, Share, StepCounts
+from streamjoin.queries.core.shared_join import BatchRun, FirstJoinRun, JoinSide, Scratch, StepCounts
 from streamjoin.queries.core.shared_step import Compiler
 from streamjoin.queries.core.stored_stream import BucketRun, StoredStream
 from streamjoin.queries.language.plan import Stream, query_name
@@ -138,15 +138,13 @@ class Execution:
 
     # Batches ------------------------------------------------------------------------------------------------------
 
-    def run(
-        self, buckets: Mapping[str, Bucket], share: Share | None = None
-    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
-        """The rows that the queries gain by a batch, and those that failed; of a share, if one is given."""
+    def run(self, buckets: Mapping[str, Bucket]) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        """The rows that the queries gain by a batch, and those that failed."""
         self.begin(buckets)
         self.at.clear()
         self.ledger.begin()
         self.ledger.check()
-        batch = BatchRun(self._fresh, self.streams, self.counts, self.ledger, share, self.at)
+        batch = BatchRun(self._fresh, self.streams, self.counts, self.ledger, self.at)
         first_joins = tuple(self._ready.values())
         tuples = sum(run.n for run in self._fresh.values())
         parallel = tuples * len(first_joins) >= _WORTH_THREADS

@@ -39,7 +39,7 @@ from streamjoin.queries.core.probe_plan import PathKey
 from streamjoin.queries.core.retention import Shape, count_expired
 from streamjoin.queries.core.running_plan import steps_of
 from streamjoin.queries.core.settings import Settings
-from streamjoin.queries.core.shared_join import Share, StepCounts
+from streamjoin.queries.core.shared_join import StepCounts
 from streamjoin.queries.language.plan import Query, Stream, query_name
 from streamjoin.queries.optimizer.optimizer import Optimizer
 from streamjoin.queries.optimizer.plans import Plan, check_plan
@@ -407,14 +407,10 @@ class Shared:
         waits = any(kind.n for kind in self._state.kinds.values())
         return time_to_idle(self._state.clocks, self.rules) if waits else None
 
-    def results(
-        self, arrived: Arrived, share: Share | None = None
-    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+    def results(self, arrived: Arrived) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows that each query gains, and the queries whose rows can't be computed; one call at a time.
 
         A query that took more of the batch than its budget allows is among the latter (`BudgetExceededError`).
-        With a share, only the results whose last tuple is in it: disjoint shares that cover a batch give each row once.
-        Of queries with other than inner joins a share gives the results of their parts, for `complete`.
 
         Raises:
             InterruptedBatchError: it was interrupted; nothing changed, and it can be asked for again.
@@ -423,27 +419,24 @@ class Shared:
         if self._left_out[0] != arrived.batch:
             self._take_back()
         try:
-            outputs, failures = self._execution.run(arrived.buckets, share)
+            outputs, failures = self._execution.run(arrived.buckets)
         except InterruptedBatchError:
             raise
         except Exception as error:
             if isinstance(error, MemoryError) and self.largest():
                 # Who holds most is known; to look for it by computing more would take memory that there is not.
                 raise
-            self._leave_out(arrived, share, error)
-            outputs, failures = self._execution.run(arrived.buckets, share)
+            self._leave_out(arrived, error)
+            outputs, failures = self._execution.run(arrived.buckets)
         self._seconds.update(self._execution.seconds)
-        failures = {**failures, **self._left_out[1]}
-        if share is not None:
-            return {**self._silence(failures), **outputs}, failures
-        return self.complete(arrived, outputs, failures)
+        return self._complete(arrived, outputs, {**failures, **self._left_out[1]})
 
     def _silence(self, failures: Mapping[str, InputError]) -> dict[str, pa.Table]:
         """No rows, for the queries that are paused or have failed."""
         queries = self._state.registry.queries.items()
         return {name: entry.query.schema.empty_table() for name, entry in queries if entry.paused or name in failures}
 
-    def _leave_out(self, arrived: Arrived, share: Share | None, error: Exception) -> None:
+    def _leave_out(self, arrived: Arrived, error: Exception) -> None:
         """Find the queries that a batch failed with, and run it without them."""
         _log.error("batch %d failed: %s; looking for the query", arrived.batch, reason_of(error), exc_info=error)
         state = self._state
@@ -453,7 +446,7 @@ class Shared:
             execution = self._new_execution()
             execution.load(state.buckets)
             execution.update(self._computed(state, names), state.optimizer.plan.choices)
-            execution.run(arrived.buckets, share)
+            execution.run(arrived.buckets)
 
         names = list(dict.fromkeys(query_name(part) for part in self._computed(state)))
         found = culprits(names, run, error)
@@ -473,16 +466,15 @@ class Shared:
         if left_out:
             self._install(self._state)
 
-    def complete(
+    def _complete(
         self, arrived: Arrived, outputs: Mapping[str, pa.Table], failures: Mapping[str, InputError]
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
-        """The rows of a batch, where `outputs` has what the parts of queries found, here or in shares elsewhere."""
+        """The rows of a batch, where `outputs` has what the parts of queries found."""
         rows, failed, state = {**self._silence(failures), **outputs}, dict(failures), self._state
         if not self._kinds:
             return rows, failed
         begin = perf_counter()
         waiting = dict(state.kinds)
-        self._execution.begin(arrived.buckets)
         now = BatchProgress(self._execution.streams, arrived.buckets, arrived.progress or arrived.clocks.progress)
         for name, kinds in self._kinds.items():
             entry = state.registry.queries[name]
@@ -535,10 +527,6 @@ class Shared:
         error = self._execution.overdraft_of(name)
         if error is not None:
             raise error
-
-    def begin_budgets(self) -> None:
-        """No query took anything of the batch yet, here: its shares were computed elsewhere."""
-        self._execution.ledger.begin()
 
     def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
         """Take over what waits after a batch that was computed elsewhere, for `finish`."""

@@ -144,8 +144,6 @@ def _reached(later: StoredStream, earlier: StoredStream, refs: Array) -> Array:
     return later.before[earlier.stream.name].at(refs)
 
 
-Share = Mapping[str, tuple[int, int]]
-"""Rows of a batch's buckets by stream, from and to: the tuples that drive."""
 Pairs = tuple[Array, Array, Array]
 """Of the probes and of the stored tuples: numbers or rows; and the common sets."""
 _ROOM = 1 << 14
@@ -241,8 +239,6 @@ class BatchRun:
     streams: Mapping[str, StoredStream]
     counts: dict[PathKey, StepCounts]
     ledger: Ledger
-    share: Share | None = None
-    """Which new tuples drive; all, if not given."""
     at: dict[int, tuple[float, Step]] = field(default_factory=dict)
     """Since when each thread is at a first join, and the step of it that it runs now, for those who watch."""
     found: FoundResults = field(default_factory=FoundResults)
@@ -303,7 +299,7 @@ class FirstJoinRun:
         self._batch = batch
         self._number, self._first_join = number, first_join
         self._scratch = scratch
-        self._streams, self._share = batch.streams, batch.share
+        self._streams = batch.streams
         self._living: Array | None = None
         """The bits of the paths that are within their budgets, once one is not."""
         if first_join.accounts is not None and batch.ledger.exceeded:
@@ -392,22 +388,19 @@ class FirstJoinRun:
                 continue
             self._turn_to(step)
             counts = batch.counts_of(step.key)
-            first, end = (0, fresh.n) if self._share is None else self._share[near.stream]
             counts.batches += 1
-            counts.probes += end - first
-            probes = _new_probes(near, fresh, None if self._share is None else (first, end))
+            counts.probes += fresh.n
+            probes = _new_probes(near, fresh)
             if probes is None:
                 continue
-            # By shares each direction is on its own: the driver of a pair of new tuples is in one of them.
-            new = batch.fresh.get(far.stream) if self._share is None else None
+            new = batch.fresh.get(far.stream)
             for run in self._streams[far.stream].runs:
                 # What is new on both sides is found with the first; what is not, only if somebody goes on from it.
                 if step is backward if run is new else not step.queries:
                     continue
                 near_probes = _in_reach(probes, fresh, run, forward.tests.reach)
-                order = ANY_ORDER if self._share is None else BEFORE
                 steps = (forward, backward) if run is new else (step,)
-                target = RunProbe(steps, forward.tests, far, run, order, go_on, fresh.first, step is backward)
+                target = RunProbe(steps, forward.tests, far, run, ANY_ORDER, go_on, fresh.first, step is backward)
                 pairs = self._probe(target, near_probes)
                 later = batch.counts_of(backward.key) if run is new else counts
                 self._count(pairs if forward.tests.settled else 0, counts, later)
@@ -475,8 +468,7 @@ class FirstJoinRun:
         """The paths of drivers that meet their own stream."""
         fresh = self._batch.fresh.get(step.key.driver)
         if fresh is not None:
-            first, end = (0, fresh.n) if self._share is None else self._share[step.key.driver]
-            drivers = Partial((np.arange(fresh.first + first, fresh.first + end),), sets.of(fresh)[first:end])
+            drivers = Partial((np.arange(fresh.first, fresh.first + fresh.n),), sets.of(fresh))
             self._advance(step, _narrow(drivers, self._mask(step.mask)))
 
     def _go_on(self, step: Step, pairs: Partial) -> None:
@@ -587,12 +579,10 @@ class FirstJoinRun:
         return total
 
 
-def _new_probes(near: JoinSide, fresh: BucketRun, share: tuple[int, int] | None) -> Probes | None:
+def _new_probes(near: JoinSide, fresh: BucketRun) -> Probes | None:
     """The tuples of a new run that some query wants, ready to probe; None if there are none."""
     sets = near.sets.of(fresh)
     order = fresh.live(near.attribute, near.sets.serial, sets).rows
-    if share is not None:
-        order = order[(order >= share[0]) & (order < share[1])]
     if not order.size:
         return None
     if near.attribute is None:

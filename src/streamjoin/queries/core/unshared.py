@@ -23,7 +23,6 @@ from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition
 from streamjoin.queries.core.kinds import KindState
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import BatchReport, Shared, Snapshot, failure_of
-from streamjoin.queries.core.shared_join import Share
 from streamjoin.queries.language.plan import Stream
 from streamjoin.queries.optimizer.optimizer import Optimizer
 
@@ -114,9 +113,7 @@ class Unshared:
         waits = any(kind.n for core in self._cores.values() for kind in core.snapshot().kinds.values())
         return time_to_idle(self._clocks, self._rules) if waits else None
 
-    def results(
-        self, arrived: Arrived, share: Share | None = None
-    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+    def results(self, arrived: Arrived) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows that each query gains, and the queries whose rows can't be computed."""
         outputs: dict[str, pa.Table] = {}
         failures: dict[str, InputError] = {}
@@ -129,7 +126,7 @@ class Unshared:
                 # What the cores before it have let go of.
                 memory.release()
             try:
-                rows, failed = core.results(self._own[name], share)
+                rows, failed = core.results(self._own[name])
             except (InterruptedBatchError, MemoryError):
                 raise
             except Exception as error:

@@ -65,9 +65,14 @@ def check_arguments(
     if spark is not None and checkpoint is None:
         raise SpecError("an engine on Spark needs a checkpoint: Engine(spark, checkpoint)")
     if spark is None and partitions is not None:
-        raise SpecError("partitions are tasks of Spark: give Engine a Spark session, or leave partitions out")
+        raise SpecError("partitions are cells on Spark: give Engine a Spark session, or leave partitions out")
     if partitions is not None and settings.sharing == "nothing":
         raise SpecError("queries that share nothing are run by the driver: leave partitions out")
+    if partitions is not None and executor_kind(spark, checkpoint, settings, executor) != "distributed":
+        raise SpecError(
+            f"partitions={partitions!r} are cells on Spark's executors, and here the driver joins in its own process: "
+            'leave partitions out, or give executor="distributed" with a checkpoint that it has begun'
+        )
 
 
 def executor_kind(spark: Any, checkpoint: str | None, settings: Settings, executor: str | None) -> str:
@@ -126,10 +131,8 @@ def open_parts(
         if spark is None or files is None:
             return EmbeddedExecutor(journal, trigger), TableRowsOut(core, catalog, journal)
         from streamjoin.queries.executors.spark import SparkExecutor
-        from streamjoin.queries.executors.spark_tasks import executor_for
 
-        rows = executor_for(partitions, spark, files, settings.latency_threshold)
-        return SparkExecutor(spark, files, trigger), TableRowsOut(core, catalog, files, rows)
+        return SparkExecutor(spark, files, trigger), TableRowsOut(core, catalog, files)
 
     return EngineParts(journal, recovery, core, connect)
 

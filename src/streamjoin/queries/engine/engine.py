@@ -91,15 +91,16 @@ class Engine:
             An engine on Spark needs one.
         settings: how queries share, and when plans are looked at again.
         trigger: how often each stream is read, such as "1 second"; as fast as possible when not given.
-        partitions: how many Spark tasks share the joining of a batch, or "auto"; when not given this process does it.
+        partitions: with "distributed", how many cells share the tuples; "auto" follows the load up to Spark's cores,
+            and when not given there are as many as cores.
         sinks: gives the sink of a name for a query, where the checkpoint has only the name (`NamedSink`).
         budget: what a query may take of one batch, unless its `create` says otherwise; one that takes more is paused.
         quarantine: queries of the checkpoint that are paused before anything is computed, such as one that ends the
             process. Queries that ended two starts are found and paused without being named.
         most_queries: how many queries there may be; any number if not given.
-        executor: "distributed" has Spark's tasks store, join and write, in `partitions` cells that hold a share of the
-            tuples each; with "driver" all tuples and rows pass through this process. If not given, it is the one that
-            the checkpoint was begun with, and for a new one "driver" with a local master, "distributed" on a cluster.
+        executor: "distributed" has Spark's tasks store, join and write, in cells that hold a share of the tuples each;
+            with "driver" all tuples and rows pass through this process. If not given, it is the one that the checkpoint
+            was begun with, and for a new one "driver" with a local master, "distributed" on a cluster.
         storage: endpoints and credentials of stores, for this process, as in `StorageSettings`. On Spark they are given
             to `streamjoin.spark.session`.
     """

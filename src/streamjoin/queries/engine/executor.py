@@ -1,8 +1,8 @@
 """What an engine needs from its executor: reading the streams, and computing the rows of a batch.
 
 Streams are read by threads of this process (`executors/embedded.py`) or by Spark queries (`executors/spark.py`). Rows
-are computed in this process, by tasks that have a copy of its tuples (`executors/spark_tasks.py`), or in cells that
-hold the tuples (`executors/distributed`). Changes, recovery, sinks and figures are the engine's own, the same for all.
+are computed in this process, or in cells that hold the tuples (`executors/distributed`). Changes, recovery, sinks and
+figures are the engine's own, the same for all.
 """
 
 from __future__ import annotations
@@ -135,34 +135,6 @@ class TupleCore(QueryCore, Protocol):
     @property
     def waiting(self) -> Mapping[str, KindState]:
         """What waits after the batch whose rows were computed last."""
-
-
-class RowsExecutor(Protocol):
-    """Computes the rows of a batch from the tuples that this process holds."""
-
-    @property
-    def stores_first(self) -> bool:
-        """Whether tuples must be in the journal before rows are computed."""
-
-    def results(self, core: TupleCore, arrived: Arrived) -> Outputs:
-        """The rows of a batch and what failed."""
-
-    def report(self) -> TaskReport:
-        """How the last batch was computed; what was decided is told once."""
-
-
-class InProcess:
-    """The engine's process computes all rows."""
-
-    stores_first = False
-
-    def results(self, core: TupleCore, arrived: Arrived) -> Outputs:
-        """The rows of a batch and what failed."""
-        return core.results(arrived)
-
-    def report(self) -> TaskReport:
-        """No task did anything."""
-        return TaskReport()
 
 
 class StreamFeed(Protocol):

@@ -29,7 +29,7 @@ from streamjoin.queries.core.kinds import KindState, joined_states
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared, Snapshot, failure_of
 from streamjoin.queries.engine.catalog import Catalog
-from streamjoin.queries.engine.executor import InProcess, Outputs, RowsExecutor, TaskReport, TupleCore
+from streamjoin.queries.engine.executor import Outputs, TaskReport, TupleCore
 from streamjoin.queries.engine.figures import Passage, RunningQuery
 from streamjoin.queries.engine.inbox import BatchWork, Inbox, SourceBatch
 from streamjoin.queries.engine.info import BatchEvent, ChangeRecord, EngineMetrics, PlanChange, RunningBatch
@@ -148,20 +148,14 @@ class TableRows:
 
 
 class TableRowsOut(RowsOut[TableRows]):
-    """Rows that pass through this process, which holds the tuples; `executor` computes them."""
+    """Rows that this process computes from the tuples that it holds."""
 
-    def __init__(
-        self, core: TupleCore, catalog: Catalog, journal: Journal, executor: RowsExecutor | None = None
-    ) -> None:
+    stores_first = False
+
+    def __init__(self, core: TupleCore, catalog: Catalog, journal: Journal) -> None:
         self._core, self._catalog, self._journal = core, catalog, journal
-        self.executor = executor or InProcess()
         self._has_kinds = True
         """Whether the log may say that something waits of queries with other than inner joins."""
-
-    @property
-    def stores_first(self) -> bool:
-        """Tasks read tuples from the journal."""
-        return self.executor.stores_first
 
     def store(
         self,
@@ -176,7 +170,7 @@ class TableRowsOut(RowsOut[TableRows]):
 
     def results(self, arrived: Arrived) -> BatchRows[TableRows]:
         """The rows of a batch."""
-        return self._packed(*self.executor.results(self._core, arrived))
+        return self._packed(*self._core.results(arrived))
 
     def one_by_one(self, arrived: Arrived, attempt: Attempt) -> BatchRows[TableRows]:
         """The rows of a batch, each query in a core of its own."""
@@ -223,8 +217,8 @@ class TableRowsOut(RowsOut[TableRows]):
         self._has_kinds = bool(kinds)
 
     def report(self) -> TaskReport:
-        """What the executor says."""
-        return self.executor.report()
+        """No task did anything."""
+        return TaskReport()
 
 
 class Attempt:

@@ -1,7 +1,7 @@
 """Kernels of the ad-hoc core ready before the first task, in the process that workers are forked from.
 
-A few queries over a few tuples, by shares as in a task, reach the kernels that joins by numbers and texts use. Only the
-tasks of an engine ask for it (`spark_tasks.py`): whoever runs no ad-hoc queries does not wait for it.
+A few queries over a few tuples reach the kernels that joins by numbers and texts use. Only the tasks of cells ask for
+it (`distributed/jobs.py`): whoever runs no ad-hoc queries does not wait for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from streamjoin.joins.warming import alone, sample
 from streamjoin.queries.core.changes import Create
 from streamjoin.queries.core.shared import Shared
-from streamjoin.queries.executors.replica import Replica
+from streamjoin.queries.executors.distributed.cell import PlacementCell
 from streamjoin.queries.language.plan import Stream
 
 _COLUMNS: Final = ["i64", "s", "at"]
@@ -24,13 +24,9 @@ _BATCHES, _ROWS = 3, 16
 
 
 def warm() -> None:
-    """Run the queries; what a copy of the core needs besides is loaded with it."""
+    """Run the queries; what a cell needs besides is loaded with it."""
     with alone():
-        core = Shared([Stream(name, sample().select(_COLUMNS).schema, "at") for name in "lr"], Replica.SETTINGS)
+        core = Shared([Stream(name, sample().select(_COLUMNS).schema, "at") for name in "lr"], PlacementCell.SETTINGS)
         core.apply([Create(f"q{number}", text) for number, text in enumerate(_JOINS)])
         for batch in range(_BATCHES):
-            arrived = core.arrive(batch, dict.fromkeys("lr", sample(batch, _ROWS).select(_COLUMNS)))
-            half = _ROWS // 2
-            for share in ((0, half), (half, _ROWS)):
-                core.results(arrived, dict.fromkeys("lr", share))
-            core.finish(arrived, {})
+            core.process(batch, dict.fromkeys("lr", sample(batch, _ROWS).select(_COLUMNS)))

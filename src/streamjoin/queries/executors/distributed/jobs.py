@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from streamjoin.model.errors import StreamJoinError, reason_of
-from streamjoin.queries.executors.spark_tasks import WARMING
 from streamjoin.spark.runtime.session import ARROW_ROWS, MORE_WARMING
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CELL: Final = "STREAMJOIN_CELL"
+WARMING: Final = "streamjoin.queries.executors.warming"
+"""Spark forks workers of another environment from a process of their own, which loads what is named here."""
 _MOST_BYTES, _FEW_ROWS = 1 << 28, 256
 """The largest Arrow batch of rows with a fixed width, and the rows of one where a row may have any width."""
 
