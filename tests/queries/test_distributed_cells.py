@@ -20,7 +20,7 @@ from streamjoin.queries.engine.journal import write_table
 from streamjoin.queries.executors.distributed.cell import Cell, CellAssignment, CellResult, run_cell
 from streamjoin.queries.executors.distributed.driver_core import DriverCore
 from streamjoin.queries.executors.distributed.outputs import CellsWaiting, OutputTarget, read_spool
-from streamjoin.queries.executors.distributed.parts import PartWriter, ReadParts, filed_buckets
+from streamjoin.queries.executors.distributed.parts import PartWriter, ReadParts, filed_buckets, read_part
 from streamjoin.queries.executors.distributed.placement import place
 from streamjoin.queries.executors.distributed.sampling import add_key_counts
 from streamjoin.queries.executors.distributed.sending import SentState
@@ -53,6 +53,18 @@ class Grid:
     def resize(self) -> None:
         self.cells = self.random.randint(1, 6)
         self.sent.placements.resize(self.cells)
+
+    def call_heavy(self, tables: Mapping[str, pa.Table]) -> None:
+        """Say that some of the keys of new tuples are heavy, and those said before no longer."""
+        words: dict[str, dict[str, dict[int, float]]] = {}
+        for placement in self.sent.placements.current.values():
+            for name, routes in placement.routes.items():
+                for route in routes:
+                    if route.key_column is not None and name in tables:
+                        found = sorted(set(route.words(tables[name]).tolist()))
+                        chosen = self.random.sample(found, min(2, len(found)))
+                        words.setdefault(name, {})[route.key_column] = dict.fromkeys(chosen, 1.0)
+        self.sent.placements.note_words(words)
 
     def batch(self, number: int, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
         portions = {name: self.portion(name, number, table) for name, table in tables.items()}
@@ -145,6 +157,8 @@ def test_random_workloads_give_what_the_oracle_says(
             grid.core.apply(changes)
             if resizes and batch % 2:
                 grid.resize()
+            if workers > 1 and batch % 2:
+                grid.call_heavy(case.tables(batch))
             for name, rows in grid.batch(batch, case.tables(batch)).items():
                 found[name][batch] = rows
         wanted = wanted_of(case)
@@ -173,6 +187,8 @@ def test_other_joins_than_inner_ones_give_what_the_oracle_says(
             grid.core.apply([Create(q.name, q.text) for q in queries if q.life.created == batch])
             if resizes and batch % 2:
                 grid.resize()
+            if grid.random.random() < 0.5:
+                grid.call_heavy(case.inner.tables(batch))
             for name, rows in grid.batch(batch, case.inner.tables(batch)).items():
                 found[name][batch] = rows
         check_kinds(case, found)
@@ -370,6 +386,73 @@ def test_plans_follow_costs_that_cells_measure_as_in_one_process(tmp_path: Path)
     assert whole.plan.choices != first.choices
     assert {choice.group for choice in whole.plan.choices.values()} == {0, 1}
     assert grid.core.snapshot().optimizer.statistics.streams["l"].rate == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("divided", "columns", "joined"),
+    [
+        ("l", ", y.v AS b", "LEFT JOIN r y WITHIN 2 UNITS ON x.k = y.k AND x.v < y.v"),
+        ("r", ", y.v AS b", "RIGHT JOIN r y WITHIN 2 UNITS ON x.k = y.k AND x.v < y.v"),
+        ("l", "", "SEMI JOIN r y WITHIN 2 UNITS ON x.k = y.k AND x.v < y.v"),
+        ("l", "", "ANTI JOIN r y WITHIN 2 UNITS ON x.k = y.k AND y.v > x.v + 90"),
+        ("l", ", y.v AS b", "ASOF JOIN r y MATCH_CONDITION (x.t <= y.t) ON x.k = y.k TOLERANCE 3 UNITS"),
+        ("l", ", y.v AS b", "ASOF LEFT JOIN r y MATCH_CONDITION (x.t >= y.t) ON x.k = y.k"),
+    ],
+)
+def test_a_heavy_key_is_divided_where_tuples_wait(tmp_path: Path, divided: str, columns: str, joined: str) -> None:
+    """Half of all tuples have one key: no cell has most of them, and every tuple comes out as in one process."""
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64(), "t": pa.int64()})
+    streams = [Stream(name, schema, "t") for name in "lr"]
+    cells, most = 4, []
+    grid, whole = Grid(tmp_path, streams, cells, 1, replan_every=1), Shared(streams)
+    grid.repeats = [1]
+    for core in (grid.core, whole):
+        core.apply([Create("q", f"SELECT x.v AS a{columns} FROM l x {joined}")])
+    rng, out = random.Random(7), 0
+    for batch in range(12):
+        keys = [[rng.choice([0, rng.choice([None, *range(1, 200)])]) for _ in range(400)] for _ in range(2)]
+        if batch >= 8:
+            keys = [[rng.randrange(200) for _ in range(400)] for _ in range(2)]
+        tables = {
+            name: pa.table([own, [rng.randrange(100) for _ in own], [batch] * len(own)], schema=schema)
+            for name, own in zip("lr", keys, strict=True)
+        }
+        wanted = {name: rows_of(table) for name, table in whole.process(batch, tables).items() if table.num_rows}
+        assert grid.batch(batch, tables) == wanted
+        out += sum(sum(rows.values()) for rows in wanted.values())
+        (placement,) = grid.sent.placements.current.values()
+        parts = grid.assignments[-1].fresh[divided].parts
+        rows = [
+            sum(placement.groups(divided, cells).rows(read_part(part, schema).table, cell).size for part in parts)
+            for cell in range(cells)
+        ]
+        assert sum(rows) == 400
+        most.append(max(rows))
+    assert out > 100
+    assert most[0] > 200, "no cell has been looked at yet"
+    assert max(most[2:8]) < 140
+
+
+def test_a_full_join_leaves_a_heavy_key_where_it_is(tmp_path: Path) -> None:
+    """Both sides may come out unmatched: a copy of either would, in each cell that has one."""
+    schema = pa.schema({"k": pa.int64(), "t": pa.int64()})
+    streams = [Stream(name, schema, "t") for name in "lr"]
+    grid, whole = Grid(tmp_path, streams, 3, 1, replan_every=1), Shared(streams)
+    text = "SELECT x.t AS a, y.t AS b FROM l x {} JOIN r y WITHIN 1 UNITS ON x.k = y.k"
+    for core in (grid.core, whole):
+        core.apply([Create(name, text.format(name)) for name in ("FULL", "LEFT", "RIGHT")])
+    for batch in range(6):
+        tables = {name: pa.table([[n % 2 * n for n in range(20)], [batch] * 20], schema=schema) for name in "lr"}
+        wanted = {name: rows_of(table) for name, table in whole.process(batch, tables).items() if table.num_rows}
+        assert grid.batch(batch, tables) == wanted
+    found = grid.sent.placements.current.values()
+    divided = [{name: route.divided for name, (route,) in one.routes.items() if route.heavy} for one in found]
+    assert sorted(map(sorted, (one.items() for one in divided))) == [
+        [],
+        [("l", False), ("r", True)],
+        [("l", True), ("r", False)],
+    ]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ result's tuples meet in exactly one cell, whatever the number of cells.
 A query whose streams all have the same key needs no copies. In `a.k = b.k AND b.p = c.p` the grid has two dimensions:
 `b` lies in one cell, `a` in one column, `c` in one row (the shares algorithm of Afrati and Ullman). Without a key or
 band one stream is spread and the others are everywhere; so are the tuples of a heavy key, one that many tuples have.
+Where tuples may come out unmatched, only they can be spread: each then meets all it can match in its one cell.
 """
 
 from __future__ import annotations
@@ -65,15 +66,11 @@ class CellRoute:
         words = encoded.terms[0]
         # A row without a key joins with nothing.
         rows = numbers if encoded.valid is None else np.flatnonzero(encoded.valid)
-        if self.keeps_null:
-            coordinates = numbers % size
+        if self.kind in ("key", "owner"):
             is_key = self.kind == "key"
-            coordinates[rows] = (_hashed if is_key else self._blocks)(words.word[rows]) % size
-            return numbers, coordinates
-        if self.kind == "key":
-            return self._by_key(rows, words.word[rows], size)
-        if self.kind == "owner":
-            return rows, self._blocks(words.word[rows]) % size
+            own = words.word[rows]
+            placed = self._by_key(rows, own, size) if is_key else (rows, self._blocks(own) % size)
+            return self._with_null(placed, encoded.valid, size)
         rows = rows[words.lo[rows] <= words.hi[rows]]
         low, high = self._blocks(words.lo[rows]), self._blocks(words.hi[rows])
         counts = np.minimum(high - low, size - 1) + 1
@@ -90,6 +87,14 @@ class CellRoute:
         counts = np.where(is_heavy, size, 1)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(rows, counts), np.where(np.repeat(is_heavy, counts), within, np.repeat(coordinates, counts))
+
+    def _with_null(self, placed: tuple[Array, Array], valid: Array | None, size: int) -> tuple[Array, Array]:
+        if valid is None or not self.keeps_null:
+            return placed
+        missing = np.flatnonzero(~valid)
+        rows = np.concatenate([placed[0], missing])
+        order = np.argsort(rows, kind="stable")
+        return rows[order], np.concatenate([placed[1], missing % size])[order]
 
     def words(self, table: pa.Table) -> Array:
         """The words of the rows that have a key."""
@@ -266,7 +271,7 @@ def place(query: Query, number: int, counted: bool) -> Placement:
     streams = list(dict.fromkeys(source.stream.name for source in query.sources))
     dimensions = _best([*_keys(query), *_bands(query)], streams)
     if not dimensions:
-        alone = streams_used_once(query)
+        alone = divisible_streams(query)
         return (
             spread_placement(query, alone[0], number, counted)
             if alone
@@ -276,10 +281,25 @@ def place(query: Query, number: int, counted: bool) -> Placement:
     return Placement(number, len(dimensions), routes, counted)
 
 
-def streams_used_once(query: Query) -> list[str]:
-    """The streams that have one alias in a query: whatever it joins by, one of them can be divided by position."""
+def divisible_streams(query: Query) -> list[str]:
+    """The streams of which one can be divided by position, whatever a query joins by, if the others are in every cell.
+
+    Such a stream has one alias in the query, and whoever may come out unmatched is, or contains, a tuple of it.
+    """
     uses = [source.stream.name for source in query.sources]
-    return [name for name in uses if uses.count(name) == 1]
+    sides = _preserved(query)
+    return [name for name in uses if uses.count(name) == 1 and all(name in side for side in sides)]
+
+
+def _preserved(query: Query) -> list[set[str]]:
+    """The streams of each side that may come out unmatched: of results of the core, or what a RIGHT JOIN adds."""
+    if not query.kind_steps:
+        return []
+    names = {source.alias: source.stream.name for source in query.sources}
+    last = query.kind_steps[-1]
+    is_outer = last.nearest is None
+    sides = [{names[last.right]}] if is_outer and last.kind in ("right", "full") else []
+    return sides if is_outer and last.kind == "right" else [*sides, {names[alias] for alias in query.core}]
 
 
 def spread_placement(query: Query, stream: str, number: int, counted: bool) -> Placement:
@@ -297,12 +317,7 @@ def _place_kinds(query: Query, number: int, counted: bool) -> Placement:
     That is a result of the core, the tuple of the stream that a RIGHT JOIN adds, or either in a FULL JOIN.
     """
     streams = list(dict.fromkeys(source.stream.name for source in query.sources))
-    names = {source.alias: source.stream.name for source in query.sources}
-    last = query.kind_steps[-1]
-    is_outer = last.nearest is None
-    core = {names[alias] for alias in query.core}
-    preserved = [{names[last.right]}] if is_outer and last.kind in ("right", "full") else []
-    preserved += [core] if not is_outer or last.kind != "right" else []
+    preserved = _preserved(query)
     # In each dimension one of the streams of a preserved side has the coordinate.
     candidates = [found for found in _kind_keys(query) if all(found.keys() & side for side in preserved)]
     candidates += _kind_bands(query, preserved[0]) if len(preserved) == 1 else []
@@ -310,7 +325,7 @@ def _place_kinds(query: Query, number: int, counted: bool) -> Placement:
     if dimensions:
         routes = {name: tuple(found.get(name, ALL) for found in dimensions) for name in streams}
         return Placement(number, len(dimensions), routes, counted)
-    alone = [name for name in streams_used_once(query) if all(name in side for side in preserved)]
+    alone = divisible_streams(query)
     if alone:
         return spread_placement(query, alone[0], number, counted)
     return Placement(number, 0, dict.fromkeys(streams, ()), counted)
@@ -347,12 +362,12 @@ def _kind_keys(query: Query) -> Iterable[_Dimension]:
 def _kind_bands(query: Query, preserved: Collection[str]) -> Iterable[_Dimension]:
     """For each term of a later join, the stream of the preserved side by its word and the other one by its interval."""
     types = {s.alias: s.stream for s in query.sources}
-    once = streams_used_once(query)
+    uses = [source.stream.name for source in query.sources]
     for step in query.kind_steps:
         for written in step.terms:
             for term in (written, written.flipped()):
                 left, right = (types[column.qualifier] for column in (term.left, term.right))
-                if right.name in preserved and left.name != right.name and {left.name, right.name} <= set(once):
+                if right.name in preserved and uses.count(left.name) == uses.count(right.name) == 1:
                     fitted = _fitted(term, left, right)
                     yield {
                         right.name: CellRoute("owner", fitted, keeps_null=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final
@@ -17,10 +17,10 @@ from streamjoin.queries.executors.distributed.outputs import OutputTarget
 from streamjoin.queries.executors.distributed.placement import (
     CellRoute,
     Placement,
+    divisible_streams,
     least_share,
     place,
     spread_placement,
-    streams_used_once,
 )
 from streamjoin.queries.language.plan import Stream
 
@@ -28,6 +28,8 @@ _DELTAS: Final = 16
 """Changes that are sent along before the whole state is sent anew."""
 _MOST_HEAVY: Final = 16
 _RoutesKey = tuple[tuple[str, tuple[CellRoute, ...]], ...]
+_HeavyGroup = tuple[_RoutesKey, tuple[str, ...]]
+"""Queries by the routes of their one key; those with other than inner joins also by the streams that can be divided."""
 _WORTH_MOVING: Final = 1.5
 """How many times the tuples a cell must hold before queries move to another placement; they stay there beyond that."""
 
@@ -47,8 +49,8 @@ class Placements:
         self._wanted: dict[int, Placement] = {}
         self._spread: dict[frozenset[str], str] = {}
         """For queries over these streams that share one placement: the stream that is divided."""
-        self._heavy: dict[_RoutesKey, tuple[str, tuple[int, ...]]] = {}
-        """For a placement by key: the stream whose tuples of heavy keys are divided, and the words of these keys."""
+        self._heavy: dict[_HeavyGroup, tuple[str, tuple[int, ...]]] = {}
+        """For queries by one key: the stream whose tuples of heavy keys are divided, and the words of these keys."""
         self._words: dict[str, Mapping[str, Mapping[int, float]]] = {}
         """The shares of common words by stream and column."""
         self.notes: list[str] = []
@@ -81,11 +83,11 @@ class Placements:
         """Choose which queries share a placement with one stream divided."""
         groups: dict[frozenset[str], list[LiveQuery]] = {}
         for entry in entries.values():
-            if streams_used_once(entry.query) and not entry.query.kind_steps:
+            if divisible_streams(entry.query) and not entry.query.kind_steps:
                 groups.setdefault(_streams(entry), []).append(entry)
         before, self._spread = self._spread, {}
         for streams, members in groups.items():
-            chosen = set.intersection(*(set(streams_used_once(entry.query)) for entry in members))
+            chosen = _divisible(members)
             divided = before.get(streams) or max(sorted(chosen), key=lambda name: rates.get(name, 1.0), default=None)
             if divided is None or divided not in chosen:
                 continue
@@ -102,15 +104,15 @@ class Placements:
     def _decide_heavy(self, entries: Mapping[int, LiveQuery], rates: Mapping[str, float]) -> None:
         """Choose the keys that are divided among cells: with half a cell's tuples, until they have below a quarter."""
         before, self._heavy = self._heavy, {}
-        groups: dict[_RoutesKey, list[LiveQuery]] = {}
-        for serial, entry in entries.items():
-            key = _by_one_key(self._wanted[serial])
-            if key is not None and self._cells > 1:
-                groups.setdefault(key, []).append(entry)
-        for key, members in groups.items():
-            once = set.intersection(*(set(streams_used_once(entry.query)) for entry in members))
-            known = before.get(key, ("", ()))
-            shares = {name: self._words.get(name, {}).get(str(route.key_column), {}) for name, (route,) in key}
+        groups: dict[_HeavyGroup, list[LiveQuery]] = {}
+        for entry in entries.values():
+            group = self._heavy_group(entry)
+            if group is not None and self._cells > 1:
+                groups.setdefault(group, []).append(entry)
+        for group, members in groups.items():
+            once = _divisible(members)
+            known = before.get(group, ("", ()))
+            shares = {name: self._words.get(name, {}).get(str(route.key_column), {}) for name, (route,) in group[0]}
             common = {word for found in shares.values() for word in found}
             most = {word: max(found.get(word, 0.0) for found in shares.values()) for word in common}
             least = least_share(self._cells)
@@ -121,19 +123,28 @@ class Placements:
             # The stream with most tuples of them: the others have copies.
             weights = {name: rates.get(name, 1.0) * sum(shares[name].get(word, 0.0) for word in words) for name in once}
             divided = known[0] if known[0] in once else max(sorted(once), key=lambda name: weights[name])
-            self._heavy[key] = divided, words
-        for key in before.keys() | self._heavy.keys():
-            if before.get(key) != self._heavy.get(key):
-                _, words = self._heavy.get(key, ("", ()))
-                columns = ", ".join(f"{name}.{route.key_column}" for name, (route,) in key)
-                self.notes.append(f"{len(words)} heavy keys of {columns} are divided among cells")
+            self._heavy[group] = divided, words
+        for group in before.keys() | self._heavy.keys():
+            if before.get(group) != self._heavy.get(group):
+                _, words = self._heavy.get(group, ("", ()))
+                columns = ", ".join(f"{name}.{route.key_column}" for name, (route,) in group[0])
+                keys = "1 heavy key" if len(words) == 1 else f"{len(words)} heavy keys"
+                self.notes.append(f"{keys} of {columns} divided among cells")
+
+    def _heavy_group(self, entry: LiveQuery) -> _HeavyGroup | None:
+        """Which queries have their heavy keys divided together; None if this one is not placed by one key."""
+        placement = self._wanted[entry.serial]
+        if placement.dimensions != 1 or any(route.kind != "key" for (route,) in placement.routes.values()):
+            return None
+        # Of inner joins a query may spare a stream, so that it shares tuples with the others.
+        divisible = tuple(divisible_streams(entry.query)) if placement.waits else ()
+        return tuple(sorted(placement.routes.items())), divisible
 
     def _split_of(self, entry: LiveQuery) -> Placement | None:
-        wanted = self._wanted[entry.serial]
-        key = _by_one_key(wanted)
-        divided, words = self._heavy.get(key, ("", ())) if key is not None else ("", ())
-        if divided not in streams_used_once(entry.query):
+        wanted, group = self._wanted[entry.serial], self._heavy_group(entry)
+        if group not in self._heavy:
             return None
+        divided, words = self._heavy[group]
         routes = {
             name: (replace(route, heavy=words, divided=name == divided),) for name, (route,) in wanted.routes.items()
         }
@@ -148,7 +159,7 @@ class Placements:
     def _spread_of(self, entry: LiveQuery) -> Placement | None:
         divided = self._spread.get(_streams(entry))
         # What waits must lie where all its partners do, and not only where a result does.
-        if divided is None or divided not in streams_used_once(entry.query) or entry.query.kind_steps:
+        if divided is None or divided not in divisible_streams(entry.query) or entry.query.kind_steps:
             return None
         return spread_placement(entry.query, divided, -1, _is_counted(entry))
 
@@ -164,10 +175,9 @@ class Placements:
         return number
 
 
-def _by_one_key(placement: Placement) -> _RoutesKey | None:
-    """The routes of a placement that has each tuple in the cell of its key; None if it is of another kind."""
-    by_key = placement.dimensions == 1 and all(route.kind == "key" for (route,) in placement.routes.values())
-    return tuple(sorted(placement.routes.items())) if by_key and not placement.waits else None
+def _divisible(queries: Iterable[LiveQuery]) -> set[str]:
+    """The streams that can be divided by position in all of these queries."""
+    return set.intersection(*(set(divisible_streams(entry.query)) for entry in queries))
 
 
 def _is_counted(entry: LiveQuery) -> bool:
