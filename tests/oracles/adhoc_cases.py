@@ -195,8 +195,8 @@ def window_text(draw: st.DrawFn, integer_times: bool) -> tuple[str, str, int]:
 
 @st.composite
 def queries(draw: st.DrawFn, streams: Sequence[str], integer_times: bool = True, most: int = 4) -> tuple[str, Meaning]:
-    """A query of two to `most` sources, as text and as meaning."""
-    count = draw(st.sampled_from([n for n in (2, 2, 2, 3, 3, 4, 5) if n <= most]))
+    """A query of one to `most` sources, as text and as meaning."""
+    count = draw(st.sampled_from([n for n in (1, 2, 2, 2, 3, 3, 4, 5) if n <= most]))
     sources = [(f"x{n}", draw(st.sampled_from(streams))) for n in range(count)]
     pieces: list[QueryPiece] = []
     windows: list[JointWindow] = []

@@ -208,10 +208,13 @@ def preview(reply: Record) -> None:
     """The plan of a query that was not created."""
     columns = ", ".join(f"{name} {kind}" for name, kind in reply["columns"])
     shared = ", ".join(reply["shares_with"]) or "no other query"
+    joins = f"{reply['shared_joins']} joins with {escape(shared)}; {reply['new_joins']} new"
+    if not reply["shared_joins"] + reply["new_joins"]:
+        joins = f"the selection of its one stream with {escape(shared)}"
     lines = [
         "[green]the query is valid[/]; nothing was created",
         f"[bold]columns[/]  {escape(columns)}",
-        f"[bold]shares[/]   {reply['shared_joins']} joins with {escape(shared)}; {reply['new_joins']} new",
+        f"[bold]shares[/]   {joins}",
         f"[bold]cost[/]     {reply['cost_shared']:,.4g} shared, {reply['cost_apart']:,.4g} not shared (per batch)",
         *([f"[yellow]warning[/]  {escape(reply['warning'])}"] if reply.get("warning") else []),
         escape(str(reply["text"]), lines=True),

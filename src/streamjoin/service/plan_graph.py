@@ -142,7 +142,20 @@ class PlanGraph:
 
     def _add(self, root: RootFigures) -> None:
         driver = self._selection(root.driver, root.group, root.step.queries)
-        self._step(root.step, driver, root.group, [root.driver], [])
+        if root.step.joins:
+            self._step(root.step, driver, root.group, [root.driver], [])
+            return
+        # Without a row that is held, the stream itself may have no figures yet.
+        node, step = self._nodes[driver], root.step
+        node.rate, node.seconds = max(node.rate, step.pairs), node.seconds + step.seconds
+        node.rows_per_second = max(node.rows_per_second, step.lately.pairs)
+        node.load += step.lately.load
+        self._ends(step, driver)
+
+    def _ends(self, step: StepFigures, id_: str) -> None:
+        for name in step.ends:
+            self._node(f"sink:{name}", "sink", name).queries = {name}
+            self._edge(id_, f"sink:{name}", 0.0, 0.0)
 
     def _step(self, step: StepFigures, before: str, group: int, path: list[str], conditions: list[str]) -> None:
         path = [*path, step.stream]
@@ -166,9 +179,7 @@ class PlanGraph:
         self._edge(before, id_, step.probes, step.lately.probes)
         selection = self._selection(step.stream, group, step.queries)
         self._edge(selection, id_, 0.0, 0.0)
-        for name in step.ends:
-            self._node(f"sink:{name}", "sink", name).queries = {name}
-            self._edge(id_, f"sink:{name}", 0.0, 0.0)
+        self._ends(step, id_)
         for child in step.steps:
             self._step(child, id_, group, path, conditions)
 

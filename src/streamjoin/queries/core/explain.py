@@ -70,6 +70,8 @@ class StepFigures:
     seconds: float = 0.0
     lately: StepRates = NOTHING
     """Per second, in the last ten seconds."""
+    joins: bool = True
+    """False where queries over one stream select its tuples: `pairs` are those, and nothing is compared."""
 
     def walk(self) -> Iterator[StepFigures]:
         """This step and all below it."""
@@ -182,14 +184,15 @@ def explain(
     optimizer: Optimizer,
     queries: Mapping[str, Paths],
     execution: Execution,
+    held: Mapping[str, int],
 ) -> Explanation:
-    """The explanation of a plan."""
+    """The explanation of a plan; `held` says how many tuples of each stream are."""
     facts = Facts(queries, optimizer.statistics, settings)
     streams = tuple(
         StreamFigures(
             name,
             measured.rate,
-            measured.held,
+            held.get(name, 0),
             {column: count for (column, _), count in sorted(measured.distinct.items(), key=str)},
             _selected_share(name, queries, facts),
         )
@@ -226,23 +229,32 @@ def _figures(step: Step, execution: Execution, directions: Iterable[Step] = ()) 
     read = [execution.counts.get(one.key, StepCounts()) for one in directions] or [done]
     candidates = sum(counts.candidates for counts in read)
     batches = max(1, done.batches)
-    terms = " AND ".join(map(str, step.key.steps[-1].terms)) or "any tuple in the window"
+    joins = bool(step.key.steps)
+    terms = step.key.steps[-1].terms if joins else ()
+    # Where nothing is compared, it is tuples of which some are selected.
+    looked_at = candidates if joins else done.probes
     return StepFigures(
         step.stream,
-        terms,
+        " AND ".join(map(str, terms)) or ("any tuple in the window" if joins else "selection"),
         step.queries,
         step.ends,
         done.probes / batches,
         done.candidates / batches,
         done.pairs / batches,
-        sum(counts.pairs for counts in read) / candidates if candidates else 0.0,
+        sum(counts.pairs for counts in read) / looked_at if looked_at else 0.0,
         tuple(_figures(child, execution) for child in step.children),
         done.seconds / batches,
         execution.recent.rates(step.key),
+        joins,
     )
 
 
 def _label(step: StepFigures) -> str:
+    if not step.joins:
+        return (
+            f"selection: {len(step.queries)} queries read it alone; {step.pairs:,.4g} of {step.probes:,.4g} tuples "
+            f"a batch ({step.selectivity:.1%})"
+        )
     return (
         f"{step.stream} by {step.condition}: {len(step.queries)} queries share it, {len(step.ends)} end; "
         f"{step.probes:,.4g} probes, {step.candidates:,.4g} candidates, {step.pairs:,.4g} pairs a batch "
@@ -259,6 +271,8 @@ def _tree(step: StepFigures, indent: str) -> list[str]:
 
 def _indented(step: StepFigures, driver: str, depth: int) -> Iterator[tuple[object, ...]]:
     name = f"{driver} ⋈ {step.stream}" if depth == 0 else f"{chr(0xA0) * 3 * depth}⋈ {step.stream}"
+    if not step.joins:
+        name = driver
     yield (
         name,
         step.condition,

@@ -2,7 +2,8 @@
 
 A result appears in the batch of its last tuple in gate order. That tuple, the *driver*, probes the earlier tuples of a
 second alias, the pairs probe a third, and so on: a path. Each alias of a query drives one path, and together they
-find each result once. No intermediate result outlives its batch, so another order or group changes no state.
+find each result once. No intermediate result outlives its batch, so another order or group changes no state. The path
+of a query over one stream has no step.
 
 Two queries share a step iff their paths are equal up to it: same group, same streams in the same order, same terms by
 role (the place in the path). Windows, selections and other conditions don't matter; they clear bits of query-sets.
@@ -88,15 +89,15 @@ class PathKey(_HashedOnce):
     @property
     def twin(self) -> PathKey | None:
         """The first step of the other driver, where the two meet by the same terms; None within one stream."""
-        step = self.steps[0]
-        if step.stream == self.driver:
+        if not self.steps or self.steps[0].stream == self.driver:
             return None
+        step = self.steps[0]
         terms = (_relabel(term.flipped(), {role(0): role(1), role(1): role(0)}) for term in step.terms)
         other = StepKey(self.driver, tuple(sorted(terms, key=_rank)), False)
         return PathKey(self.group, step.stream, (_KNOWN.setdefault(other, other),))
 
     def __str__(self) -> str:
-        return f"{self.driver} -> {' -> '.join(map(str, self.steps))}"
+        return " -> ".join([self.driver, *map(str, self.steps)])
 
     def digest(self) -> bytes:
         """A short name that is the same in every process; made anew by each call."""
@@ -122,8 +123,8 @@ class Path:
     driver: str
 
     def key(self, group: int, length: int | None = None) -> PathKey:
-        """The key of the first `length` steps."""
-        return PathKey(group, self.driver, self.steps[:length])
+        """The key of the first `length` steps; without steps there is nothing that a group could keep apart."""
+        return PathKey(group if self.steps else 0, self.driver, self.steps[:length])
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,11 @@ class Paths:
         return self._made[order]
 
     def keys(self, group: int, order: Order) -> tuple[PathKey, ...]:
-        """The keys of an order's path in a group, step by step."""
+        """The keys of an order's path in a group, step by step; of a path without steps its own."""
         if (group, order) not in self._keys:
             path = self.of(order)
-            self._keys[group, order] = tuple(path.key(group, length) for length in range(1, len(path.steps) + 1))
+            lengths = range(1, len(path.steps) + 1) if path.steps else (0,)
+            self._keys[group, order] = tuple(path.key(group, length) for length in lengths)
         return self._keys[group, order]
 
 

@@ -2,9 +2,10 @@
 
 A first join holds all paths that begin with the same join of two streams, whichever of them drives: its pairs are found
 once, and which of the two came last says whose path goes on. Within one stream the driver is always the first
-role. The invariants: adding or removing a query touches the first joins of its own paths and no other, and only what
-changed is made ready anew; every active path ends in one place for each of its drivers, so that each result is dealt
-out once.
+role. The paths without steps of a stream, those of queries over it alone, have one first join too: it joins nothing
+and gives out the tuples that each of them selects. The invariants: adding or removing a query touches the first joins
+of its own paths and no other, and only what changed is made ready anew; every active path ends in one place for each of
+its drivers, so that each result is dealt out once.
 """
 
 from __future__ import annotations
@@ -160,8 +161,8 @@ class FirstJoins:
                 self._by_key[key] = FirstJoin(key, None if twin is None else twin if forward else root)
             first_join = self._by_key[key]
             node = first_join.forward if forward or first_join.backward is None else first_join.backward
-            first, second = (0, 1) if forward else (1, 0)
-            yield first_join, node, Member(entry, path, (entry.serial, order[first], order[second]))
+            first, second = (order[0], order[-1]) if len(order) < 2 else order[:2] if forward else order[1::-1]
+            yield first_join, node, Member(entry, path, (entry.serial, first, second))
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,8 @@ class Step:
 
     @property
     def stream(self) -> str:
-        """The stream of the new role."""
-        return self.key.steps[-1].stream
+        """The stream of the new role; without steps that of the driver."""
+        return self.key.streams[-1]
 
     def walk(self) -> Iterator[Step]:
         """This step and all below it."""
@@ -252,6 +253,8 @@ class Preparer:
         if not members:
             return None
         first_join.settle(held)
+        if not first_join.key.steps:
+            return self._selecting(first_join)
         layout = first_join.layout
         joint = {owner: member.entry.paths.of((owner[1], owner[2])).tests[0] for owner, member in members.items()}
         tests = self._compiler.tests(first_join.key, joint, layout)
@@ -272,6 +275,14 @@ class Preparer:
             steps.append(self._step(node, layout, tests, own, sets, enders))
         endings = self._endings(layout, {o: m for o, m in first_join.forward.enders.items() if o in both})
         return ReadyFirstJoin(steps[0], steps[1] if len(steps) > 1 else None, left, endings, self._accounts(layout))
+
+    def _selecting(self, first_join: FirstJoin) -> ReadyFirstJoin:
+        """Paths without steps made ready: which tuples they select is all there is."""
+        key, layout, node = first_join.key, first_join.layout, first_join.forward
+        bits = _bits(layout, first_join.members, side=1)
+        (sets,) = first_join.columns_of([(self._streams[key.driver], bits)])
+        step = self._step(node, layout, self._compiler.tests(key, {}, layout), sets, {}, node.enders)
+        return ReadyFirstJoin(step, None, sets, (), self._accounts(layout))
 
     def _accounts(self, layout: BitLayout) -> Array | None:
         accounts = np.full(layout.words * BITS, NOBODY)

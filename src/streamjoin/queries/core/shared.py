@@ -634,7 +634,9 @@ class Shared:
         self._execution.settle(arrived.buckets, kept)
         self._execution.recent.note(self._execution.counts)
         settled = perf_counter()
-        registry, optimizer = self._planned(kept, batch, failed)
+        # What passes through a stream that holds nothing is measured too.
+        seen = {name: kept[name] or held[-1:] for name, held in buckets.items()}
+        registry, optimizer = self._planned(seen, batch, failed)
         kinds = {name: held for name, held in waiting.items() if name not in failed}
         new = Snapshot(batch, registry, kept, clocks, optimizer, kinds)
         left_out, self._left_out = self._left_out[1], (-1, {})
@@ -648,7 +650,7 @@ class Shared:
         return failed
 
     def _planned(
-        self, kept: Mapping[str, tuple[Bucket, ...]], batch: int, failed: dict[str, InputError]
+        self, seen: Mapping[str, tuple[Bucket, ...]], batch: int, failed: dict[str, InputError]
     ) -> tuple[QueryRegistry, Optimizer]:
         """The queries and the plan after a batch; who can't be planned for fails."""
         before = self._state.optimizer
@@ -656,7 +658,7 @@ class Shared:
         def plan(registry: QueryRegistry) -> tuple[QueryRegistry, Optimizer]:
             known = before.plan.choices.keys() - registry.running.keys()
             current = before.after_changes(registry.paths, batch) if known else before
-            return registry, current.after_batch(registry, dict(kept), batch)
+            return registry, current.after_batch(registry, seen, batch)
 
         registry = self._state.registry.paused(failed) if failed else self._state.registry
         try:
@@ -734,7 +736,8 @@ class Shared:
         """The plan in force with its figures and the last decisions."""
         state = self._state
         measured = state.optimizer.measured(state.registry, state.buckets)
-        return explain(self.settings, measured, state.registry.paths, self._execution)
+        held = {name: sum(bucket.n for bucket in buckets) for name, buckets in state.buckets.items()}
+        return explain(self.settings, measured, state.registry.paths, self._execution, held)
 
     def costs(self) -> dict[str, QueryCost]:
         """What each query cost in the last batch, and holds after it."""

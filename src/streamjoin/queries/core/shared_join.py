@@ -465,11 +465,25 @@ class FirstJoinRun:
     # Later steps --------------------------------------------------------------------------------------------------
 
     def _drive(self, step: Step, sets: SetColumn) -> None:
-        """The paths of drivers that meet their own stream."""
+        """The paths of drivers that meet their own stream, or none."""
         fresh = self._batch.fresh.get(step.key.driver)
         if fresh is not None:
             drivers = Partial((np.arange(fresh.first, fresh.first + fresh.n),), sets.of(fresh))
-            self._advance(step, _narrow(drivers, self._mask(step.mask)))
+            selected = _narrow(drivers, self._mask(step.mask))
+            if step.key.steps:
+                self._advance(step, selected)
+            else:
+                self._select(step, drivers.n, selected)
+
+    def _select(self, step: Step, tuples: int, selected: Partial) -> None:
+        """Deal out what queries over one stream select of its new tuples."""
+        self._turn_to(step)
+        self._check()
+        counts = self._batch.counts_of(step.key)
+        counts.batches += 1
+        counts.probes += tuples
+        counts.pairs += selected.n
+        self._go_on(step, selected)
 
     def _go_on(self, step: Step, pairs: Partial) -> None:
         """Deal out the results that end at a step, and take the rest further."""

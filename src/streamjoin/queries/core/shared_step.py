@@ -22,7 +22,7 @@ from streamjoin.model.terms import Term
 from streamjoin.model.window import LONGEST, CountWindow, Window
 from streamjoin.queries.core.buckets import KeyAttribute
 from streamjoin.queries.core.intervals import FittedInterval, fit_interval
-from streamjoin.queries.core.probe_plan import PathKey, StepTests
+from streamjoin.queries.core.probe_plan import PathKey, StepKey, StepTests
 from streamjoin.queries.core.selection_tables import BitLayout, Owner
 from streamjoin.queries.language.join_key import role
 from streamjoin.queries.language.plan import Stream
@@ -116,10 +116,10 @@ class Compiler:
         self._fitted: dict[tuple[str, str, Term], FittedTerm] = {}
 
     def tests(self, key: PathKey, by: By, layout: BitLayout) -> Tests:
-        """The tests of the last step of a key, for the paths given."""
-        new = len(key.steps)
-        terms = tuple(self._fit(key, term) for term in key.steps[-1].terms)
-        anchor, reach = _reach(new, by, terms)
+        """The tests of the last step of a key, for the paths given; a key without steps has none."""
+        last = key.steps[-1] if key.steps else StepKey(key.driver, (), False)
+        terms = tuple(self._fit(key, term) for term in last.terms)
+        anchor, reach = _reach(len(key.steps), by, terms)
         tables = _windows(by, layout)
         near = tables.pop((anchor, False), None)
         if near is None:
@@ -133,8 +133,8 @@ class Compiler:
             tuple(tables.values()),
             tuple(_apart(key.streams, by, layout)),
             _conditions(by, layout, terms),
-            key.steps[-1].inclusive,
-            None if terms else self._interval(key, by),
+            last.inclusive,
+            None if terms or not by else self._interval(key, by),
         )
 
     def _interval(self, key: PathKey, by: By) -> FittedInterval | None:

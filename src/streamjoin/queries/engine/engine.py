@@ -730,8 +730,8 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
         columns_of(query.schema),
         tuple(dict.fromkeys(source.stream.name for source in query.sources)),
         tuple(sorted(set().union(*others))),
-        sum(not sharers for sharers in others),
-        sum(bool(sharers) for sharers in others),
+        sum(not sharers for sharers in others) if query.steps else 0,
+        sum(bool(sharers) for sharers in others) if query.steps else 0,
         shared - shared_before,
         apart - apart_before,
         "\n".join(_line(key, found) for key, found in zip(own, others, strict=True)),
@@ -758,6 +758,8 @@ def _costs(optimizer: Optimizer, paths: Mapping[str, Paths]) -> tuple[float, flo
 
 
 def _line(key: PathKey, others: set[str]) -> str:
-    step = "   " * (len(key.steps) - 1) + f"└─ {key.steps[-1]}"
     sharing = f"shared with {len(others)} queries" if others else "new"
+    if not key.steps:
+        return f"new tuples of {key.driver}, selected: {sharing}"
+    step = "   " * (len(key.steps) - 1) + f"└─ {key.steps[-1]}"
     return (f"new tuples of {key.driver}\n" if len(key.steps) == 1 else "") + f"{step}: {sharing}"

@@ -15,13 +15,12 @@ from typing import Final
 
 from streamjoin.model.durations import UNITS
 from streamjoin.model.errors import ExpressionError, QueryError
-from streamjoin.model.expression.refusals import subquery
 from streamjoin.model.expression.source_text import SourceText, Span, Word
 from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window
-from streamjoin.queries.language.plan import MAX_SOURCES, MIN_SOURCES, JoinKind
+from streamjoin.queries.language.plan import MAX_SOURCES, JoinKind
 
-WHERE: Final = "an ad-hoc join query"
-SHAPE: Final = "SELECT ... FROM a JOIN b WITHIN 3 SECONDS ON a.k = b.k [JOIN ...] [WHERE ...]"
+WHERE: Final = "an ad-hoc query"
+SHAPE: Final = "SELECT ... FROM a [JOIN b WITHIN 3 SECONDS ON a.k = b.k] [JOIN ...] [WHERE ...]"
 _NO_AGGREGATES: Final = "an ad-hoc query joins and does not aggregate; aggregate its result"
 _WHOLE: Final = "a query's result is a stream without an end"
 _REFUSED: Final = {
@@ -172,9 +171,7 @@ class _Reader:
         first = self._table()
         joins: list[JoinClause] = []
         while (words := self._join_words()) is not None:
-            joins.append(self._join(len(joins) + MIN_SOURCES, words))
-        if not joins:
-            raise self._no_join(first)
+            joins.append(self._join(len(joins) + 2, words))
         where = self._token_range("WHERE") if self._take("WHERE") else None
         if self._at < len(self._words):
             raise self._unexpected()
@@ -427,14 +424,6 @@ class _Reader:
             "ON ... or WITHIN 100 ROWS"
         )
         return self._source.error(message, *table.span)
-
-    def _no_join(self, first: NamedStream) -> ExpressionError:
-        if self._kind() and self._kind() != "WHERE":
-            return self._unexpected()
-        select = next((word for word in self._words[self._at :] if word.kind == "SELECT"), None)
-        if select is not None:
-            return self._error(subquery(WHERE), select)
-        return self._source.error(f"a query joins {MIN_SOURCES} to {MAX_SOURCES} streams: {SHAPE}", *first.span)
 
 
 _UNITS: Final = {name.upper(): UNITS[name] for name in ("millisecond", "second", "minute", "hour", "day")}

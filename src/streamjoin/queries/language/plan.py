@@ -7,6 +7,8 @@ say how it was written; any order that applies each condition once its aliases a
 
 Outer, semi, anti and as-of joins come after the inner ones, which are the *core*. Such a query is made of inner
 *parts*: the core, and for each of these joins the core with the alias that it adds. What they find decides the rows.
+
+A query of one source has no step: its results are the tuples that pass the selection.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from streamjoin.model.terms import BandTerm, Equality, Term
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 from streamjoin.queries.language.join_key import KeyedJoin, keyed
 
-MIN_SOURCES: Final = 2
 MAX_SOURCES: Final = 5
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
 OUTER: Final = frozenset[JoinKind](("left", "right", "full"))
@@ -232,9 +233,7 @@ class Query:
 
     def __post_init__(self) -> None:
         count = len(self.sources)
-        _require(
-            MIN_SOURCES <= count <= MAX_SOURCES, f"a query joins {MIN_SOURCES} to {MAX_SOURCES} streams, not {count}"
-        )
+        _require(1 <= count <= MAX_SOURCES, f"a query reads one stream, or joins up to {MAX_SOURCES}, not {count}")
         _require(len(set(self.aliases)) == count, f"aliases must differ: {', '.join(self.aliases)}")
         rights = tuple(step.right for step in self.steps)
         _require(rights == self.aliases[1:], f"the steps join {rights}, but the sources are {self.aliases}")

@@ -1,6 +1,6 @@
 """A query's text to its logical plan, against the registered streams.
 
-The dialect: `SELECT outputs FROM a JOIN b WITHIN 3 SECONDS ON a.k = b.k [JOIN c WITHIN 10 ROWS ON ...] [WHERE ...]`.
+The dialect: `SELECT outputs FROM a [JOIN b WITHIN 3 SECONDS ON a.k = b.k] [JOIN c WITHIN 10 ROWS ON ...] [WHERE ...]`.
 One outer join, or any number of semi, anti and as-of joins, may follow the inner joins.
 Every error is a `QueryError` that shows the place and says what is allowed; nothing in a text is ever ignored.
 """

@@ -170,11 +170,14 @@ def unite(one: Union, two: Union) -> Union:
 
 
 def path_rows(path: Path, query: Query, statistics: Statistics) -> list[float]:
-    """How many partial results each step of a path is expected to leave for a batch of the driver's stream."""
+    """How many partial results each step of a path is expected to leave for a batch of the driver's stream.
+
+    A path without steps leaves what it selects.
+    """
     first = statistics.of(path.driver)
     rows = first.rate * first.share([_selection(query, path.order[0])])
     streams = (path.driver, *(step.stream for step in path.steps))
-    expected = []
+    expected = [] if path.steps else [rows]
     for alias, step in zip(path.order[1:], path.steps, strict=True):
         measured = statistics.of(step.stream)
         stored = measured.held * measured.share([_selection(query, alias)])

@@ -43,12 +43,20 @@ def share_eagerly(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
         choices[name] = choice
         groups.add(choice.group)
         known.update(*(facts.queries[name].keys(choice.group, order) for order in choice.orders))
-        total = sum(len(order) - 1 for order in choice.orders)
-        why = f"{shared} of its {total} steps run already" if shared else "it has no step in common with another query"
-        what = f"{query_name(name)} joins group {choice.group}"
-        figures = {"shared steps": shared, "steps": total}
-        decisions.append(Decision("share_eagerly", what, why, figures, queries=(name,)))
+        decisions.append(_joined(facts.queries[name], choice, shared))
     return plan.with_choices(choices), tuple(decisions)
+
+
+def _joined(paths: Paths, choice: Choice, shared: int) -> Decision:
+    """What to say of a query that has got its choice; `shared` of its steps run already."""
+    name, total = paths.query.name, sum(len(order) - 1 for order in choice.orders)
+    if not total:
+        what = f"{query_name(name)} selects from {paths.query.sources[0].stream.name}"
+        why = "other queries do, and values are looked up once for all" if shared else "it joins nothing"
+        return Decision("share_eagerly", what, why, queries=(name,))
+    why = f"{shared} of its {total} steps run already" if shared else "it has no step in common with another query"
+    what, figures = f"{query_name(name)} joins group {choice.group}", {"shared steps": shared, "steps": total}
+    return Decision("share_eagerly", what, why, figures, queries=(name,))
 
 
 def known_steps(plan: Plan, facts: Facts) -> set[PathKey]:
@@ -86,7 +94,8 @@ def group_by_cost(plan: Plan, facts: Facts) -> tuple[Plan, tuple[Decision, ...]]
         return plan, ()
     classes: dict[JoinKey, list[str]] = {}
     for name, paths in facts.queries.items():
-        classes.setdefault(paths.keyed.key, []).append(name)
+        if paths.query.steps:
+            classes.setdefault(paths.keyed.key, []).append(name)
     decisions: list[Decision] = []
     for key, names in classes.items():
         moving = [name for name in names if facts.scratch or name in plan.changed]

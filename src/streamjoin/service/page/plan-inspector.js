@@ -44,7 +44,7 @@ export function saved({ "cost before": before, "cost after": after }) {
 
 /* What the optimizer decided about the queries of a step, as one would say it. */
 const REASONS = {
-  share_eagerly: ({ figures }) => (figures["shared steps"] ? "A new query found steps like its own running, and uses them." : "It began with a query that had nothing in common with others."),
+  share_eagerly: ({ figures }) => (!("steps" in figures) ? "Queries over one stream join nothing: its values are looked up once for all of them." : figures["shared steps"] ? "A new query found steps like its own running, and uses them." : "It began with a query that had nothing in common with others."),
   group_by_cost: ({ changed, figures }) => (changed ? `Its queries were put together anew${saved(figures)}.` : "Its queries stay together: nothing else would be less work."),
   reorder_joins: ({ changed, figures }) => (changed ? `The streams are joined in another order${saved(figures)}.` : "The order in which streams are joined stays: no other would be less work."),
 };

@@ -4,7 +4,8 @@ import { h } from "./dom.js";
 import { count, names, plural, sentence, whole } from "./format.js";
 import { rowsTable } from "./rows-table.js";
 
-function lead({ shares_with, new_joins }) {
+function lead({ shares_with, new_joins, shared_joins }) {
+  if (!new_joins && !shared_joins) return `Selects tuples of one stream as they come${shares_with?.length ? `, in one pass with ${names(shares_with)}` : ""}.`;
   if (!shares_with?.length) return "Shares nothing: no other query has its joins.";
   return `Would share ${new_joins ? "some of its joins" : "all its joins"} with ${names(shares_with)}.`;
 }
