@@ -6,7 +6,7 @@ here is an error and is never ignored. Every error shows the place in the text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Final, ParamSpec, TypeAlias, TypeVar
 
@@ -14,9 +14,11 @@ from sqlglot import exp
 
 from streamjoin.model.errors import ExpressionError
 from streamjoin.model.expression import nodes
+from streamjoin.model.expression.json_paths import path_text
 from streamjoin.model.expression.literals import parse_date, parse_interval, parse_timestamp
 from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.expression.refusals import CONDITION, PARAMETER, refusal
+from streamjoin.model.expression.signatures import NAMES
 from streamjoin.model.expression.source_text import SourceText, Span
 
 P = ParamSpec("P")
@@ -38,24 +40,75 @@ _COMPARISONS: Final[_Nodes[str]] = {
     exp.NullSafeNEQ: "IS DISTINCT FROM",
     exp.NullSafeEQ: "IS NOT DISTINCT FROM",
 }
-_FUNCTIONS: Final[_Nodes[str]] = {
-    exp.Abs: "ABS",
-    exp.Ceil: "CEIL",
-    exp.Coalesce: "COALESCE",
-    exp.Floor: "FLOOR",
-    exp.Greatest: "GREATEST",
-    exp.Least: "LEAST",
-    exp.Length: "LENGTH",
-    exp.Lower: "LOWER",
-    exp.Pow: "POWER",
-    exp.Round: "ROUND",
-    exp.Sqrt: "SQRT",
-    exp.Upper: "UPPER",
+_FUNCTIONS: Final[_Nodes[tuple[str, tuple[str, ...]]]] = {
+    exp.Abs: ("ABS", ("this",)),
+    exp.Acos: ("ACOS", ("this",)),
+    exp.Asin: ("ASIN", ("this",)),
+    exp.Atan: ("ATAN", ("this",)),
+    exp.Atan2: ("ATAN2", ("this", "expression")),
+    exp.Ceil: ("CEIL", ("this",)),
+    exp.Coalesce: ("COALESCE", ("this", "expressions")),
+    exp.Concat: ("CONCAT", ("expressions",)),
+    exp.Contains: ("CONTAINS", ("this", "expression")),
+    exp.Cos: ("COS", ("this",)),
+    exp.DPipe: ("||", ("this", "expression")),
+    exp.Degrees: ("DEGREES", ("this",)),
+    exp.EndsWith: ("ENDS_WITH", ("this", "expression")),
+    exp.Exp: ("EXP", ("this",)),
+    exp.Floor: ("FLOOR", ("this",)),
+    exp.Greatest: ("GREATEST", ("this", "expressions")),
+    exp.Least: ("LEAST", ("this", "expressions")),
+    exp.Left: ("LEFT", ("this", "expression")),
+    exp.Length: ("LENGTH", ("this",)),
+    exp.Ln: ("LN", ("this",)),
+    exp.Lower: ("LOWER", ("this",)),
+    exp.Pow: ("POWER", ("this", "expression")),
+    exp.Radians: ("RADIANS", ("this",)),
+    exp.RegexpExtract: ("REGEXP_EXTRACT", ("this", "expression", "position")),
+    exp.RegexpLike: ("REGEXP_MATCHES", ("this", "expression", "flag")),
+    exp.RegexpReplace: ("REGEXP_REPLACE", ("this", "expression", "replacement", "position")),
+    exp.Replace: ("REPLACE", ("this", "expression", "replacement")),
+    exp.Reverse: ("REVERSE", ("this",)),
+    exp.Right: ("RIGHT", ("this", "expression")),
+    exp.Round: ("ROUND", ("this", "decimals")),
+    exp.Sign: ("SIGN", ("this",)),
+    exp.Sin: ("SIN", ("this",)),
+    exp.SplitPart: ("SPLIT_PART", ("this", "delimiter", "part_index")),
+    exp.Sqrt: ("SQRT", ("this",)),
+    exp.StartsWith: ("STARTS_WITH", ("this", "expression")),
+    exp.StrPosition: ("STRPOS", ("this", "substr")),
+    exp.Substring: ("SUBSTR", ("this", "start", "length")),
+    exp.Tan: ("TAN", ("this",)),
+    exp.Trunc: ("TRUNC", ("this",)),
+    exp.Upper: ("UPPER", ("this",)),
 }
+"""The functions that sqlglot has a node for, with its arguments in the order of ours."""
+_NAMED: Final = {
+    "ENDSWITH": "ENDS_WITH",
+    "GET_JSON_OBJECT": "JSON_EXTRACT_STRING",
+    "JSON_VALUE": "JSON_EXTRACT_STRING",
+    "PREFIX": "STARTS_WITH",
+    "SUFFIX": "ENDS_WITH",
+}
+"""Names that sqlglot has no node for, and what they are called here."""
 _CHAINS: Final[_Nodes[type[nodes.And | nodes.Or]]] = {exp.And: nodes.And, exp.Or: nodes.Or}
 _LIKES: Final[_Nodes[bool]] = {exp.Like: False, exp.ILike: True}
+_TYPES: Final = {
+    "INT": "INTEGER",
+    "FLOAT": "REAL",
+    "TEXT": "VARCHAR",
+    "CHAR": "VARCHAR",
+    "NVARCHAR": "VARCHAR",
+    "DATETIME": "TIMESTAMP",
+    "TIMESTAMPNTZ": "TIMESTAMP",
+}
+"""The types that sqlglot calls otherwise."""
+_BY_PART: Final = frozenset({"DATE_PART", "DATE_TRUNC"})
+_PART_FUNCTIONS: Final = (exp.Year, exp.Quarter, exp.Month, exp.Week, exp.Day, exp.Hour, exp.Minute, exp.Second)
+_JSON_STEPS: Final = (exp.JSONPathKey, exp.JSONPathSubscript)
+_MOMENTS: Final = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPTZ"})
 # Arguments that sqlglot sets by default and that have no effect here.
-_HARMLESS: Final = frozenset({"typed", "safe", "ignore_nulls", "fraction_in_string", "negate", "is_string"})
+_HARMLESS: Final = frozenset({"typed", "safe", "ignore_nulls", "fraction_in_string", "negate", "is_string", "is_left"})
 
 
 class Conversion:
@@ -116,8 +169,7 @@ class Conversion:
     def _only(self, node: exp.Expr, *allowed: str) -> None:
         for key, value in node.args.items():
             if value and key not in allowed and key not in _HARMLESS:
-                name = _FUNCTIONS.get(type(node), node.key.upper())
-                raise self._error(node, f"{name} takes no argument or option {key.upper()!r} here")
+                raise self._error(node, f"{node.key.upper()} takes no argument or option {key.upper()!r} here")
 
     def _literal(self, node: exp.Expr) -> Expression:
         text = str(node.this)
@@ -150,18 +202,28 @@ class Conversion:
         alias = None if qualifier is None else qualifier.name
         return self._build(node, self._resolve, alias, name.name, bool(name.quoted))
 
-    def _typed_string(self, node: exp.Expr) -> Expression:
+    def _cast(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "to")
-        kind = node.args["to"].this.name
-        text = node.this.name
-        if not (isinstance(node.this, exp.Literal) and node.this.is_string):
-            raise self._refuse(node)
+        name = self._type_name(node.args["to"])
+        if isinstance(node.this, exp.Literal) and node.this.is_string and name in _MOMENTS and type(node) is exp.Cast:
+            return self._moment(node, name, node.this.name)
+        operand = self.convert(node.this)
+        return self._build(node, nodes.Cast, operand, name, isinstance(node, exp.TryCast))
+
+    def _moment(self, node: exp.Expr, kind: str, text: str) -> Expression:
         if kind == "DATE":
             return nodes.Date(self._build(node, parse_date, text))
-        if kind not in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPNTZ", "DATETIME"):
-            raise self._refuse(node)
         nanoseconds, aware = self._build(node, parse_timestamp, text)
         return self._build(node, nodes.Timestamp, nanoseconds, aware or kind == "TIMESTAMPTZ")
+
+    def _type_name(self, type_: exp.Expr) -> str:
+        """A type as `cast_type` takes it."""
+        name = type_.this.name if isinstance(type_, exp.DataType) else type_.name
+        details = ", ".join(detail.name for detail in type_.args.get("expressions") or ())
+        name = _TYPES.get(name, name)
+        if name == "DECIMAL":
+            return f"DECIMAL({details if ', ' in details else f'{details or 18}, {0 if details else 3}'})"
+        return f"{name}({details})" if details else name
 
     def _interval(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "unit")
@@ -195,10 +257,91 @@ class Conversion:
         return self._build(node, _CHAINS[type(node)], tuple(terms))
 
     def _function(self, node: exp.Expr) -> Expression:
-        self._only(node, "this", "expression", "expressions")
-        operands = [node.args.get("this"), node.args.get("expression"), *node.args.get("expressions", ())]
-        arguments = tuple(self.convert(argument) for argument in operands if argument is not None)
-        return self._build(node, nodes.Function, _FUNCTIONS[type(node)], arguments)
+        name, keys = _FUNCTIONS[type(node)]
+        self._only(node, *keys)
+        return self._call(node, name, [node.args.get(key) for key in keys])
+
+    def _call(self, node: exp.Expr, name: str, operands: Sequence[object]) -> Expression:
+        """A call with these arguments: nodes, lists of nodes, texts, or None for what is left out."""
+        arguments: list[Expression] = []
+        for operand in operands:
+            if isinstance(operand, str):
+                arguments.append(nodes.Literal(operand))
+            elif isinstance(operand, list):
+                arguments += map(self.convert, operand)
+            elif isinstance(operand, exp.Expr):
+                arguments.append(self.convert(operand))
+        return self._build(node, nodes.Function, name, tuple(arguments))
+
+    def _named_function(self, node: exp.Expr) -> Expression:
+        name = _NAMED.get(node.name.upper(), node.name.upper())
+        if name not in NAMES:
+            raise self._refuse(node)
+        operands = list(node.args.get("expressions") or ())
+        if name in _BY_PART and operands and isinstance(operands[0], exp.Literal):
+            operands[0] = operands[0].name.lower()
+        return self._call(node, name, operands)
+
+    def _by_part(self, node: exp.Expr) -> Expression:
+        """DATE_TRUNC, EXTRACT and functions such as YEAR."""
+        self._only(node, "this", "unit", "expression")
+        if isinstance(node, exp.DateTrunc):
+            unit = node.args["unit"]
+            return self._call(node, "DATE_TRUNC", [unit.name.lower() if unit.is_string else unit, node.this])
+        if not isinstance(node, exp.Extract):
+            return self._call(node, "DATE_PART", [node.key, node.this])
+        part = node.this.name.lower()
+        if part == "epoch":
+            return self._call(node, "EPOCH", [node.args["expression"]])
+        return self._call(node, "DATE_PART", [part, node.args["expression"]])
+
+    def _trim(self, node: exp.Expr) -> Expression:
+        self._only(node, "this", "expression", "position")
+        name = {"LEADING": "LTRIM", "TRAILING": "RTRIM"}.get(str(node.args.get("position") or ""), "TRIM")
+        return self._call(node, name, [node.this, node.args.get("expression")])
+
+    def _log(self, node: exp.Expr) -> Expression:
+        self._only(node, "this", "expression")
+        number, base = node.args.get("expression"), node.this.name if isinstance(node.this, exp.Literal) else ""
+        if number is None or base not in ("2", "10"):
+            raise self._error(node, "databases disagree about the base of LOG: write LN(x), LOG2(x) or LOG10(x)")
+        return self._call(node, f"LOG{base}", [number])
+
+    def _json(self, node: exp.Expr) -> Expression:
+        self._only(node, "this", "expression", "only_json_types", "scalar_only")
+        name = "JSON_EXTRACT_STRING" if isinstance(node, exp.JSONExtractScalar) else "JSON_EXTRACT"
+        path = node.args["expression"]
+        if isinstance(path, exp.JSONPath):
+            steps = path.expressions[1:]
+            if not all(type(step) in _JSON_STEPS and isinstance(step.this, str | int) for step in steps):
+                raise self._error(node, "a path into JSON has keys and places in lists, such as '$.key.list[0]'")
+            return self._call(node, name, [node.this, path_text(tuple(step.this for step in steps))])
+        return self._call(node, name, [node.this, path])
+
+    def _nullif(self, node: exp.Expr) -> Expression:
+        self._only(node, "this", "expression")
+        value, other = self.convert(node.this), self.convert(node.args["expression"])
+        equal = self._build(node, nodes.Compare, "=", value, other)
+        return self._build(node, nodes.Case, ((equal, nodes.NULL),), value)
+
+    def _if(self, node: exp.Expr) -> Expression:
+        self._only(node, "this", "true", "false")
+        default = node.args.get("false")
+        branch = self.convert(node.this), self.convert(node.args["true"])
+        return self._build(node, nodes.Case, (branch,), self.convert(default) if default else nodes.NULL)
+
+    def _date(self, node: exp.Expr) -> Expression:
+        self._only(node, "this")
+        return self._build(node, nodes.Cast, self.convert(node.this), node.key.upper())
+
+    def _moved(self, node: exp.Expr) -> Expression:
+        """DATE_ADD and DATE_SUB of an interval."""
+        self._only(node, "this", "expression")
+        if not isinstance(node.args.get("expression"), exp.Interval):
+            raise self._error(node, "a time is moved by an interval: write x + INTERVAL '1 day'")
+        sign = "+" if isinstance(node, exp.DateAdd) else "-"
+        operands = self.convert(node.this), self.convert(node.args["expression"])
+        return self._build(node, nodes.Arithmetic, sign, *operands)
 
     def _case(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "ifs", "default")
@@ -266,7 +409,13 @@ _HANDLERS: Final[_Nodes[Callable[[Conversion, exp.Expr], Expression]]] = {
     exp.Literal: Conversion._literal,
     exp.Neg: Conversion._negative,
     exp.Column: Conversion._column,
-    exp.Cast: Conversion._typed_string,
+    exp.Cast: Conversion._cast,
+    exp.TryCast: Conversion._cast,
+    exp.Anonymous: Conversion._named_function,
+    exp.Trim: Conversion._trim,
+    exp.Log: Conversion._log,
+    exp.Nullif: Conversion._nullif,
+    exp.If: Conversion._if,
     exp.Interval: Conversion._interval,
     exp.Case: Conversion._case,
     exp.Between: Conversion._between,
@@ -277,5 +426,9 @@ _HANDLERS: Final[_Nodes[Callable[[Conversion, exp.Expr], Expression]]] = {
     **dict.fromkeys((*_ARITHMETIC, *_COMPARISONS), Conversion._binary),
     **dict.fromkeys(_CHAINS, Conversion._chain),
     **dict.fromkeys(_FUNCTIONS, Conversion._function),
+    **dict.fromkeys((exp.DateTrunc, exp.Extract, *_PART_FUNCTIONS), Conversion._by_part),
+    **dict.fromkeys((exp.JSONExtract, exp.JSONExtractScalar), Conversion._json),
+    **dict.fromkeys((exp.DateAdd, exp.DateSub), Conversion._moved),
+    **dict.fromkeys((exp.Date, exp.Timestamp), Conversion._date),
     **dict.fromkeys(_LIKES, Conversion._like),
 }

@@ -21,8 +21,10 @@ from streamjoin._arrays import Array
 from streamjoin.model.errors import SchemaError
 from streamjoin.model.expression import nodes
 from streamjoin.model.expression.calculation import arithmetic, compare, negative, unify
-from streamjoin.model.expression.functions import call, choose, matches
+from streamjoin.model.expression.casts import cast
+from streamjoin.model.expression.functions import call, choose
 from streamjoin.model.expression.nodes import Column, Expression, matcher
+from streamjoin.model.expression.text_functions import matches
 from streamjoin.model.expression.value_kinds import ValueKind, arrow_kind
 from streamjoin.model.expression.values import (
     DAY_SECONDS,
@@ -228,6 +230,9 @@ class _Evaluation:
     def _function(self, expr: nodes.Function) -> Values:
         return call(expr.name, [self.of(argument) for argument in expr.arguments])
 
+    def _cast(self, expr: nodes.Cast) -> Values:
+        return cast(self.of(expr.operand), expr.target)
+
     def _case(self, expr: nodes.Case) -> Values:
         values = unify([self.of(node) for node in (*(value for _, value in expr.branches), expr.default)])
         result = values.pop()
@@ -343,6 +348,7 @@ _METHODS: Final[dict[type[Expression], Callable[[_Evaluation, Any], Values]]] = 
     nodes.Negative: _Evaluation._negative,
     nodes.Function: _Evaluation._function,
     nodes.Case: _Evaluation._case,
+    nodes.Cast: _Evaluation._cast,
     nodes.Compare: _Evaluation._compare,
     nodes.Between: _Evaluation._between,
     nodes.In: _Evaluation._in,

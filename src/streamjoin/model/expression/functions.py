@@ -1,6 +1,7 @@
-"""The functions a condition may call, over values.
+"""The functions a condition may call, over values; `signatures` says what they take and give.
 
-A NULL argument gives NULL, except that COALESCE, LEAST and GREATEST ignore NULLs.
+A NULL argument gives NULL, except that COALESCE, LEAST, GREATEST and CONCAT leave NULLs out. No function fails on a
+value: what has no result, such as LN of -1, is NULL.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.model.errors import SchemaError
-from streamjoin.model.expression.calculation import absolute, to_float, unify
-from streamjoin.model.expression.value_kinds import ValueKind, function_kind
+from streamjoin.model.expression.calculation import absolute, rescale, to_float, unify
+from streamjoin.model.expression.signatures import FUNCTIONS, function_kind
+from streamjoin.model.expression.text_functions import TEXT_FUNCTIONS, constant
+from streamjoin.model.expression.time_functions import TIME_FUNCTIONS
+from streamjoin.model.expression.value_kinds import ValueKind
 from streamjoin.model.expression.values import INT64, Bounds, Mask, Values, all_null, both_valid, from_floats
 
 _Step = Callable[[Array, Array, int], Mask]
@@ -33,7 +37,7 @@ def call(name: str, arguments: Sequence[Values]) -> Values:
         raise SchemaError(f"{name} can't take {kinds}")
     if name in _CHOICES:
         return reduce(_CHOICES[name], unify(arguments))
-    if any(argument.kind is ValueKind.NULL for argument in arguments):
+    if not FUNCTIONS[name].skips_null and any(argument.kind is ValueKind.NULL for argument in arguments):
         return all_null(kind, np.broadcast_shapes(*(argument.shape for argument in arguments)))
     return _PLAIN[name](*arguments)
 
@@ -68,35 +72,28 @@ def _extreme(better: np.ufunc) -> Callable[[Values, Values], Values]:
     return pick
 
 
-def _map(function: Callable[[str], Any], value: Values, dtype: Any) -> Array:
-    flat = value.data.ravel().tolist()
-    return np.fromiter(map(function, flat), dtype, len(flat)).reshape(value.shape)
+def _float(function: Callable[[Array], Array]) -> Callable[[Values], Values]:
+    """A function of floats; what is no number is NULL."""
+
+    def calculated(value: Values) -> Values:
+        number = to_float(value)
+        with np.errstate(all="ignore"):
+            return from_floats(function(number.data), number.valid)
+
+    return calculated
 
 
-def strings(function: Callable[[str], str]) -> Callable[[Values], Values]:
-    """A function of one string as a function of values."""
-    return lambda value: replace(value, data=_map(function, value, object))
+def _float_of_two(function: Callable[[Array, Array], Array]) -> Callable[[Values, Values], Values]:
+    def calculated(first: Values, second: Values) -> Values:
+        left, right = to_float(first), to_float(second)
+        with np.errstate(all="ignore"):
+            return from_floats(function(left.data, right.data), both_valid(left.valid, right.valid))
+
+    return calculated
 
 
-def matches(function: Callable[[str], bool], value: Values) -> Values:
-    """Where a test of one string holds."""
-    return Values(_map(function, value, np.bool_), value.valid, ValueKind.BOOLEAN)
-
-
-def _length(value: Values) -> Values:
-    return Values(_map(len, value, np.int64), value.valid, ValueKind.INTEGER)
-
-
-def _square_root(value: Values) -> Values:
-    number = to_float(value)
-    with np.errstate(all="ignore"):
-        return from_floats(np.sqrt(number.data), number.valid)
-
-
-def _power(base: Values, exponent: Values) -> Values:
-    left, right = to_float(base), to_float(exponent)
-    with np.errstate(all="ignore"):
-        return from_floats(np.power(left.data, right.data), both_valid(left.valid, right.valid))
+def _sign(value: Values) -> Values:
+    return Values((value.data > 0).astype(np.int64) - (value.data < 0), value.valid, ValueKind.INTEGER)
 
 
 def _rounding(whole: Callable[[Array], Array], step: _Step) -> Callable[[Values], Values]:
@@ -134,6 +131,31 @@ def _half_away_step(data: Array, rest: Array, power: int) -> Mask:
     return mask
 
 
+def _round(value: Values, digits: Values | None = None) -> Values:
+    """To whole numbers, or to so many digits after the point, before it if negative; halves away from zero."""
+    whole = _rounding(_half_away, _half_away_step)
+    if digits is None:
+        return whole(value)
+    count = int(constant(digits))
+    if value.kind in (ValueKind.FLOAT, ValueKind.NUMERAL):
+        return _rounded_float(to_float(value), count)
+    dropped = value.scale - count
+    if dropped <= 0:
+        return value
+    # As a decimal with the digits that are dropped after its point.
+    rounded = whole(replace(value, kind=ValueKind.DECIMAL, scale=dropped))
+    return replace(rescale(rounded, dropped), kind=value.kind, scale=value.scale)
+
+
+def _rounded_float(value: Values, digits: int) -> Values:
+    power = 10.0 ** abs(digits)
+    with np.errstate(over="ignore"):
+        scaled = value.data * power if digits >= 0 else value.data / power
+        rounded = _half_away(scaled) / power if digits >= 0 else _half_away(scaled) * power
+    # Beyond the largest float there are no digits to round.
+    return Values(np.where(np.isfinite(scaled), rounded, value.data), value.valid, ValueKind.FLOAT)
+
+
 _CHOICES: Final[dict[str, Callable[[Values, Values], Values]]] = {
     "COALESCE": coalesce,
     "LEAST": _extreme(np.less),
@@ -141,12 +163,28 @@ _CHOICES: Final[dict[str, Callable[[Values, Values], Values]]] = {
 }
 _PLAIN: Final[dict[str, Callable[..., Values]]] = {
     "ABS": absolute,
+    "ACOS": _float(np.arccos),
+    "ASIN": _float(np.arcsin),
+    "ATAN": _float(np.arctan),
+    "ATAN2": _float_of_two(np.arctan2),
     "CEIL": _rounding(np.ceil, lambda _, rest, __: rest != 0),
+    "COS": _float(np.cos),
+    "DEGREES": _float(np.degrees),
+    "EXP": _float(np.exp),
     "FLOOR": _rounding(np.floor, lambda _, rest, __: np.zeros(rest.shape, np.bool_)),
-    "LENGTH": _length,
-    "LOWER": strings(str.lower),
-    "POWER": _power,
-    "ROUND": _rounding(_half_away, _half_away_step),
-    "SQRT": _square_root,
-    "UPPER": strings(str.upper),
+    "LN": _float(np.log),
+    "LOG10": _float(np.log10),
+    "LOG2": _float(np.log2),
+    "POWER": _float_of_two(np.power),
+    "RADIANS": _float(np.radians),
+    "ROUND": _round,
+    "SIGN": _sign,
+    "SIN": _float(np.sin),
+    "SQRT": _float(np.sqrt),
+    "TAN": _float(np.tan),
+    "TRUNC": _rounding(np.trunc, lambda data, rest, _: (rest != 0) & (data < 0)),
+    **TEXT_FUNCTIONS,
+    **TIME_FUNCTIONS,
 }
+EVALUATED: Final = frozenset((*_CHOICES, *_PLAIN))
+"""The functions that there are here: those of `signatures.FUNCTIONS`."""

@@ -119,7 +119,9 @@ MAX_DIGITS: Final = 76
 """The digits of the widest Arrow decimal: no number literal needs more."""
 
 _EXACT: Final = Context(prec=MAX_DIGITS)
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
+FIRST_DAY: Final = -719_162
+LAST_DAY: Final = 2_932_896
+"""0001-01-01 and 9999-12-31, in days since 1970-01-01."""
 
 
 class Constant(Expression):
@@ -211,7 +213,7 @@ class Date(Constant):
     days: int
 
     def __post_init__(self) -> None:
-        if not _is_int(self.days) or not _FIRST_DAY <= self.days <= _LAST_DAY:
+        if not _is_int(self.days) or not FIRST_DAY <= self.days <= LAST_DAY:
             raise ExpressionError(f"a date lies in the years 1 to 9999; day {self.days!r} does not")
         super().__post_init__()
 
@@ -227,7 +229,7 @@ class Timestamp(Constant):
     aware: bool = False
 
     def __post_init__(self) -> None:
-        if not _is_int(self.nanoseconds) or not _FIRST_DAY <= self.nanoseconds // DAY <= _LAST_DAY:
+        if not _is_int(self.nanoseconds) or not FIRST_DAY <= self.nanoseconds // DAY <= LAST_DAY:
             raise ExpressionError(f"a timestamp lies in the years 1 to 9999; {self.nanoseconds!r} ns does not")
         super().__post_init__()
 

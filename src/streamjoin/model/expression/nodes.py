@@ -11,12 +11,12 @@ because pieces have a fixed length.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, Final
 
 from streamjoin.model.errors import ExpressionError
+from streamjoin.model.expression.cast_types import CastType, cast_type
 from streamjoin.model.expression.literals import Constant, Date, Interval, Literal, Timestamp
 from streamjoin.model.expression.node import (
     AND,
@@ -32,6 +32,8 @@ from streamjoin.model.expression.node import (
     require_boolean,
     require_value,
 )
+from streamjoin.model.expression.signatures import FUNCTIONS, NAMES
+from streamjoin.model.expression.value_kinds import ValueKind, common_kind
 
 ANY_RUN: Final = -1
 ANY_ONE: Final = -2
@@ -98,6 +100,7 @@ __all__ = [
     "Arithmetic",
     "Between",
     "Case",
+    "Cast",
     "Column",
     "Compare",
     "Constant",
@@ -116,24 +119,6 @@ __all__ = [
     "Timestamp",
     "conjunction",
 ]
-
-FUNCTIONS: Final[Mapping[str, tuple[int, int | None]]] = MappingProxyType(
-    {
-        "ABS": (1, 1),
-        "CEIL": (1, 1),
-        "COALESCE": (1, None),
-        "FLOOR": (1, 1),
-        "GREATEST": (1, None),
-        "LEAST": (1, None),
-        "LENGTH": (1, 1),
-        "LOWER": (1, 1),
-        "POWER": (2, 2),
-        "ROUND": (1, 1),
-        "SQRT": (1, 1),
-        "UPPER": (1, 1),
-    }
-)
-"""Every function a condition may call, with the least and the greatest number of its arguments."""
 
 NULL: Final = Literal(None)
 
@@ -156,7 +141,7 @@ class Negative(Expression):
 
     def __str__(self) -> str:
         # Without parentheses -5 would be read as a literal and --5 as a comment.
-        return f"-{self.operand}" if isinstance(self.operand, Column | Function) else f"-({self.operand})"
+        return f"-{self.operand}" if isinstance(self.operand, Column | Function | Cast) else f"-({self.operand})"
 
 
 @dataclass(frozen=True)
@@ -187,7 +172,7 @@ class Arithmetic(Expression):
 
 @dataclass(frozen=True)
 class Function(Expression):
-    """A call of one of :data:`FUNCTIONS`. LEAST and GREATEST ignore NULLs, as COALESCE does."""
+    """A call of one of :data:`FUNCTIONS`; literal arguments are checked."""
 
     name: str
     arguments: tuple[Expression, ...]
@@ -196,25 +181,74 @@ class Function(Expression):
 
     def __post_init__(self) -> None:
         if self.name not in FUNCTIONS:
-            raise ExpressionError(f"unknown function {self.name}; known: {', '.join(FUNCTIONS)}")
+            raise ExpressionError(f"unknown function {self.name}; known: {', '.join(NAMES)}")
         object.__setattr__(self, "arguments", tuple(self.arguments))
-        least, most = FUNCTIONS[self.name]
-        count = len(self.arguments)
-        if count < least or (most is not None and count > most):
-            arity = f"{least} or more arguments" if most is None else f"{least} argument{'s' * (least > 1)}"
-            raise ExpressionError(f"{self.name} takes {arity}, not {count}")
-        if self.boolean is False:
+        self._check_count()
+        self._check_literals()
+        if self.boolean is not None:
             for argument in self.arguments:
                 require_value(argument, self.name)
         super().__post_init__()
 
+    def _check_count(self) -> None:
+        least, most = FUNCTIONS[self.name].least, FUNCTIONS[self.name].most
+        count = len(self.arguments)
+        if count < least or (most is not None and count > most):
+            more = f"{least} or more" if most is None else f"{least}" if least == most else f"{least} to {most}"
+            arity = f"{more} argument{'s' * (more != '1')}"
+            raise ExpressionError(f"{self.name} takes {arity}, not {count}")
+
+    def _check_literals(self) -> None:
+        signature = FUNCTIONS[self.name]
+        values: list[object] = []
+        for place in (place for place in signature.literals if place < len(self.arguments)):
+            argument = self.arguments[place]
+            is_whole = ValueKind.INTEGER in signature.takes[min(place, len(signature.takes) - 1)]
+            if not isinstance(argument, Literal) or not isinstance(argument.value, int if is_whole else str):
+                what = "a whole number" if is_whole else "a string"
+                raise ExpressionError(f"argument {place + 1} of {self.name} is {what} that is written out")
+            values.append(argument.value)
+        if signature.check is not None:
+            signature.check(*values)
+
     @property
     def boolean(self) -> bool | None:
-        """COALESCE, LEAST and GREATEST have the type of their arguments."""
-        return None if self.name in ("COALESCE", "LEAST", "GREATEST") else False
+        """Whether it is a test; COALESCE, LEAST and GREATEST have the type of their arguments."""
+        gives = FUNCTIONS[self.name].gives
+        return None if gives is common_kind else gives is ValueKind.BOOLEAN
 
     def __str__(self) -> str:
+        if self.name == "||":
+            return f"({self.arguments[0]} || {self.arguments[1]})"
         return f"{self.name}({', '.join(map(str, self.arguments))})"
+
+
+@dataclass(frozen=True)
+class Cast(Expression):
+    """CAST to a type, by its name; TRY_CAST if `safe`, which may give NULL."""
+
+    operand: Expression
+    type: str
+    safe: bool = False
+
+    _operands: ClassVar[tuple[str, ...]] = ("operand",)
+
+    def __post_init__(self) -> None:
+        cast_type(self.type)
+        super().__post_init__()
+
+    @property
+    def target(self) -> CastType:
+        """The type that its name says."""
+        return cast_type(self.type)
+
+    @property
+    def boolean(self) -> bool | None:
+        """Whether its values are truth values."""
+        return self.target.kind is ValueKind.BOOLEAN
+
+    def __str__(self) -> str:
+        return f"{'TRY_CAST' if self.safe else 'CAST'}({self.operand} AS {self.type})"
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,49 @@ this table does not import the parser.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Final
 
-from streamjoin.model.expression.nodes import FUNCTIONS
+from streamjoin.model.expression.signatures import NAMES
 
 CONDITION: Final = "a condition"
 
 REGEX: Final = (
-    "regular expressions are not allowed in {where}: write LIKE or ILIKE, with % for any text and _ for a character, "
-    "or make the result a column before the join"
+    "this operator is not allowed in {where}: write regexp_matches(x, 'pattern'), or LIKE, with % for any text and _ "
+    "for a character"
 )
 JSON: Final = (
-    "a field inside of JSON, a list or a map can't be read in {where}: make it a column before the join, as `select` "
-    "of a source does, and name that"
+    "a field of a list, a map or a struct can't be read in {where}: make it a column before the join, as `select` of a "
+    "source does; of a JSON text write x ->> '$.a.b'"
 )
 PARAMETER: Final = "a parameter is not allowed: write the value itself"
+_SAME: Final = "a row comes out the same whenever it is computed"
+_FIXED: Final = "write x + INTERVAL '1 day'; an interval has a fixed length, so there are no months and years"
+_WEEKDAY: Final = "databases count from different days; write EXTRACT(dow FROM x), where 0 is Sunday, or isodow"
+_ZONE: Final = "times with a zone are read in UTC, and CAST(x AS TIMESTAMP) drops the zone"
+_INSTEAD: Final = (
+    ("NOW CURRENT_TIMESTAMP CURRENT_DATE CURRENT_TIME LOCALTIME LOCALTIMESTAMP GETDATE TODAY", _SAME),
+    ("RANDOM RAND UUID GEN_RANDOM_UUID", _SAME),
+    (
+        "DATEDIFF DATE_DIFF TIMESTAMPDIFF TIMESTAMP_DIFF AGE",
+        "subtract: EPOCH(b.ts - a.ts) are the seconds between them",
+    ),
+    ("DATEADD DATE_ADD DATE_SUB TIMESTAMPADD TIMESTAMP_ADD TIMESTAMP_SUB ADD_MONTHS", _FIXED),
+    ("TO_CHAR STRFTIME DATE_FORMAT TIME_TO_STR", "CAST(x AS VARCHAR) writes a time, and EXTRACT gives its parts"),
+    ("DAYNAME MONTHNAME", "EXTRACT(isodow FROM x) and EXTRACT(month FROM x) are numbers"),
+    ("DAY_OF_WEEK DAYOFWEEK WEEKDAY", _WEEKDAY),
+    (
+        "UNIX_TIMESTAMP UNIX_SECONDS UNIX_MILLIS TO_UNIXTIME EPOCH_US EPOCH_NS",
+        "write EPOCH(x), in seconds, or EPOCH_MS(x)",
+    ),
+    ("STRPTIME STR_TO_TIME PARSE_TIMESTAMP TO_DATE", "TRY_CAST(x AS TIMESTAMP) reads '2024-01-31 12:00:00'"),
+    ("IS_NAN ISNAN", "NaN is NULL here, so write x IS NULL"),
+    ("CONCAT_WS FORMAT PRINTF", "write a || '-' || b"),
+    ("STRING_SPLIT SPLIT STR_SPLIT STRING_TO_ARRAY", "there are no lists; write SPLIT_PART(x, ',', 1)"),
+)
+_ADVICE: Final = {name: advice for names, advice in _INSTEAD for name in names.split()}
+"""What to write instead of functions that are not here."""
 
 
 def subquery(where: str) -> str:
@@ -39,6 +66,8 @@ _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Subquery", "{subquery}", ("SELECT", "WITH", "VALUES")),
     ("Exists", "{subquery}", ("EXISTS",)),
     ("All", "{subquery}", ("ALL",)),
+    ("AtTimeZone", f"AT TIME ZONE is not allowed: {_ZONE}", ()),
+    ("BitwiseXor", "^ is not allowed: write POWER(x, y)", ("CARET",)),
     ("Any", "a subquery or list after ANY is not allowed in {where}", ("ANY", "SOME")),
     ("Window", "a window function is not allowed in {where}, which sees one row of each side", ("OVER",)),
     ("AggFunc", "the aggregate {name} is not allowed in {where}, which sees one row of each side", ()),
@@ -47,17 +76,14 @@ _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Star", "* is not a column: name one", ("STAR",)),
     ("Tuple", "a list of values is only allowed after IN", ()),
     ("Distinct", "DISTINCT is only allowed in IS [NOT] DISTINCT FROM", ("DISTINCT",)),
-    ("Cast", "a cast is only allowed as DATE '...' or TIMESTAMP '...'; cast the column before the join", ()),
-    ("DPipe", "|| is not allowed; allowed operators: + - * / %", ("DPIPE",)),
     ("Dot", "a column is written qualifier.name, and functions have no qualifier", ()),
-    ("Concat", "strings can't be concatenated in {where}", ()),
     ("Struct", "braces are not allowed in {where}", ("L_BRACE",)),
-    *((kind, REGEX, ()) for kind in ("RegexpLike", "RegexpILike", "RegexpFullMatch", "SimilarTo", "Glob")),
+    *((kind, REGEX, ()) for kind in ("RegexpILike", "RegexpFullMatch", "SimilarTo", "Glob")),
     ("BitwiseNot", "~ is not allowed; allowed operators: + - * / %", ("TILDE",)),
     ("Bracket", JSON, ()),
     ("Binary", "this operator is not allowed; allowed: + - * / %, comparisons, AND, OR", ()),
     ("Command", "a statement is not allowed in {where}", ()),
-    ("Func", "unknown function {name}; known: {functions}", ()),
+    ("Func", "unknown function {name}; {near}known: {functions}", ()),
 )
 
 
@@ -65,8 +91,11 @@ def refusal(kinds: Sequence[str], name: str, where: str = CONDITION) -> tuple[st
     """The message for a node of these classes, and the kinds of tokens to point at."""
     if kinds[0].startswith("JSON") or ("Func" in kinds and "JSON" in name.upper()):
         return JSON.format(where=where), ()
+    if advice := _ADVICE.get(name.upper()):
+        return f"{name.upper()} is not allowed: {advice}", ()
     for kind, message, words in _REFUSALS:
         if kind in kinds:
-            functions = ", ".join(FUNCTIONS)
-            return message.format(name=name.upper(), functions=functions, where=where, subquery=subquery(where)), words
+            near = difflib.get_close_matches(name.upper(), NAMES, n=1)
+            fields = {"name": name.upper(), "where": where, "subquery": subquery(where), "functions": ", ".join(NAMES)}
+            return message.format(near=f"did you mean {near[0]}? " if near else "", **fields), words
     return f"{kinds[0].upper()} is not allowed in {where}", ()

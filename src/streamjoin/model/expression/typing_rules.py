@@ -19,6 +19,7 @@ from streamjoin.model.expression.nodes import (
     Arithmetic,
     Between,
     Case,
+    Cast,
     Column,
     Compare,
     Constant,
@@ -31,12 +32,12 @@ from streamjoin.model.expression.nodes import (
     Not,
     Or,
 )
+from streamjoin.model.expression.signatures import FUNCTIONS
 from streamjoin.model.expression.value_kinds import (
     ValueKind,
     arithmetic_kind,
     arrow_kind,
     common_kind,
-    function_kind,
     negative_kind,
     result_type,
 )
@@ -140,6 +141,8 @@ def _typed(expr: Expression, schemas: Mapping[str, pa.Schema]) -> _Typed:
         return _function(expr, operands)
     elif isinstance(expr, Case):
         return _case(expr, operands)
+    elif isinstance(expr, Cast):
+        return _cast(expr, operands[0])
     return _BOOLEAN
 
 
@@ -201,12 +204,16 @@ def _arithmetic(expr: Arithmetic | Negative, operands: list[_Typed]) -> _Typed:
 
 
 def _function(expr: Function, operands: list[_Typed]) -> _Typed:
-    kind = function_kind(expr.name, [operand.kind for operand in operands])
+    signature = FUNCTIONS[expr.name]
+    kind = signature.kind([operand.kind for operand in operands])
     if kind is None:
         descriptions = ", ".join(_named(*pair) for pair in zip(expr.arguments, operands, strict=True))
-        raise SchemaError(f"{expr.name} can't take {descriptions}")
-    gives_integers = expr.name in ("FLOOR", "CEIL", "ROUND", "LENGTH")
-    return _Typed(kind, 0 if gives_integers else max(operand.scale for operand in operands))
+        is_text = expr.name in ("CONCAT", "||")
+        raise SchemaError(f"{expr.name} can't take {descriptions}{_AS_TEXT * is_text}")
+    return _Typed(kind, signature.scale_of([operand.scale for operand in operands]))
+
+
+_AS_TEXT = "; write CAST(... AS VARCHAR) around what is no string"
 
 
 def _case(expr: Case, operands: list[_Typed]) -> _Typed:
@@ -218,6 +225,19 @@ def _case(expr: Case, operands: list[_Typed]) -> _Typed:
         kinds = ", ".join(dict.fromkeys(map(str, values)))
         raise SchemaError(f"the values of a CASE must be of one kind, not {kinds}, in: {shorten(expr)}")
     return _Typed(kind, max(value.scale for value in values))
+
+
+def _cast(expr: Cast, operand: _Typed) -> _Typed:
+    target, kind = expr.target, operand.kind
+    if kind not in target.always | target.perhaps | {ValueKind.NULL}:
+        raise SchemaError(f"{_named(expr.operand, operand)} can't be cast to {expr.type}")
+    if not expr.safe and kind not in target.always | {ValueKind.NULL}:
+        wide = "; for whole numbers BIGINT has room" if {kind, target.kind} == {ValueKind.INTEGER} else ""
+        raise SchemaError(
+            f"not every {kind.value} is a {expr.type}: write TRY_CAST({shorten(expr.operand, 40)} AS {expr.type}), "
+            f"which gives NULL where it is none{wide}"
+        )
+    return _Typed(target.kind, target.scale_from(kind, operand.scale))
 
 
 def _named(node: Expression, typed: _Typed) -> str:

@@ -7,7 +7,7 @@ integers with a scale: the value is ``data / 10**scale``, in units of 1 or of a 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -97,24 +97,6 @@ def _moved(moment: ValueKind) -> ValueKind | None:
 def negative_kind(operand: ValueKind) -> ValueKind | None:
     """The kind of ``-operand``."""
     return operand if operand in NUMBERS or operand in (ValueKind.INTERVAL, ValueKind.NULL) else None
-
-
-def function_kind(name: str, arguments: Sequence[ValueKind]) -> ValueKind | None:
-    """The kind of a call, or None if the function does not take such arguments."""
-    if name in ("COALESCE", "LEAST", "GREATEST"):
-        return common_kind(arguments)
-    if name == "ABS":
-        return negative_kind(arguments[0])
-    takes = {ValueKind.STRING} if name in ("LOWER", "UPPER", "LENGTH") else NUMBERS
-    if not set(arguments) <= takes | {ValueKind.NULL}:
-        return None
-    if name in ("LOWER", "UPPER"):
-        return ValueKind.STRING
-    if name == "LENGTH":
-        return ValueKind.INTEGER
-    if name in ("SQRT", "POWER"):
-        return ValueKind.FLOAT
-    return {ValueKind.NUMERAL: ValueKind.FLOAT, ValueKind.NULL: ValueKind.INTEGER}.get(arguments[0], arguments[0])
 
 
 def arrow_kind(type_: pa.DataType) -> tuple[ValueKind, int] | None:

@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 
 export const KEYWORDS = ["SELECT", "FROM", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF", "MATCH_CONDITION", "NEAREST", "TOLERANCE", "WITHIN", "ON", "WHERE", "AND", "OR", "NOT", "AS", "BETWEEN", "IN", "LIKE", "ILIKE", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT", "DATE", "TIMESTAMP", "INTERVAL"];
 export const UNITS = ["MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS", "ROWS", "UNITS"];
-export const FUNCTIONS = ["ABS", "CEIL", "COALESCE", "FLOOR", "GREATEST", "LEAST", "LENGTH", "LOWER", "POWER", "ROUND", "SQRT", "UPPER"];
+export const FUNCTIONS = ["ABS", "ACOS", "ASIN", "ATAN", "ATAN2", "CAST", "CEIL", "COALESCE", "CONCAT", "CONTAINS", "COS", "DATE_PART", "DATE_TRUNC", "DEGREES", "ENDS_WITH", "EPOCH", "EPOCH_MS", "EXP", "EXTRACT", "FLOOR", "GREATEST", "JSON_EXTRACT", "JSON_EXTRACT_STRING", "LEAST", "LEFT", "LENGTH", "LN", "LOG10", "LOG2", "LOWER", "LTRIM", "NULLIF", "POWER", "RADIANS", "REGEXP_EXTRACT", "REGEXP_MATCHES", "REGEXP_REPLACE", "REPLACE", "REVERSE", "RIGHT", "ROUND", "RTRIM", "SIGN", "SIN", "SPLIT_PART", "SQRT", "STARTS_WITH", "STRPOS", "SUBSTR", "TAN", "TO_TIMESTAMP", "TRIM", "TRUNC", "TRY_CAST", "UPPER"];
 
 const TOKENS = /(?<space>\s+)|(?<comment>--[^\n]*|\/\*[\s\S]*?(?:\*\/|$))|(?<string>'(?:[^']|'')*(?:'|$))|(?<quoted>"(?:[^"]|"")*(?:"|$))|(?<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?<word>[\p{L}_][\p{L}\p{N}_]*)|(?<sign>[\s\S])/gu;
 const WORDS = new Set([...KEYWORDS, ...UNITS, ...UNITS.map((unit) => unit.slice(0, -1))]);
