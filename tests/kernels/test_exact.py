@@ -1,0 +1,182 @@
+"""Exact sums beside Python's own: `math.fsum`, whole numbers without end, and fractions where `fsum` gives up."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamjoin._arrays import Array
+from streamjoin.kernels.exact import (
+    NONE,
+    Layout,
+    add_floats,
+    add_wholes,
+    differences,
+    float_layout,
+    merge,
+    prefix_floats,
+    prefix_wholes,
+    round_floats,
+    whole_layout,
+    whole_numbers,
+    within_words,
+)
+
+TINY, LARGEST = 5e-324, 1.7976931348623157e308
+EDGES = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1e16,
+    -1e16,
+    0.1,
+    TINY,
+    -TINY,
+    2.2250738585072014e-308,
+    LARGEST,
+    -LARGEST,
+    2.0**53,
+    1e300,
+]
+FLOATS = st.sampled_from(EDGES) | st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1000, 1000)
+ANY_FLOATS = FLOATS | st.sampled_from([math.nan, math.inf, -math.inf])
+WHOLES = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 1])
+
+
+def fsum(values: list[float]) -> float:
+    """The exact sum, rounded once; IEEE decides where a value is no finite number."""
+    odd = [value for value in values if not math.isfinite(value)]
+    if odd:
+        return sum(odd)
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        exact = sum(map(Fraction, values))
+        try:
+            return float(exact)
+        except OverflowError:
+            return math.inf if exact > 0 else -math.inf
+
+
+def same(one: float, other: float) -> bool:
+    """Whether two floats are the same number; a sum that is zero has no sign."""
+    return math.isnan(other) if math.isnan(one) else one == other
+
+
+def rounded(rows: Array, layout: Layout) -> list[float]:
+    out = np.empty(len(rows))
+    round_floats(rows.copy(), layout.head, layout.first, out)
+    return out.tolist()
+
+
+def sums(values: list[float], layout: Layout | None = None) -> tuple[Array, Layout]:
+    column, present = np.array(values, np.float64), np.ones(len(values), np.bool_)
+    layout = layout or float_layout(column, present)
+    rows = layout.rows(1)
+    add_floats(column, present, np.zeros(len(values), np.int64), rows, layout.head, layout.first)
+    return rows, layout
+
+
+@settings(deadline=None, max_examples=500)
+@given(values=st.lists(ANY_FLOATS, max_size=30))
+def test_a_sum_is_that_of_fsum(values: list[float]) -> None:
+    rows, layout = sums(values)
+    assert same(rounded(rows, layout)[0], fsum(values))
+    assert rows[0, 0] == len(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1e16, 1.0, -1e16],
+        [LARGEST, LARGEST, -LARGEST],
+        [LARGEST, LARGEST],
+        [-LARGEST, -LARGEST * 2**-54],
+        [TINY, LARGEST, -LARGEST],
+        [TINY] * 3,
+        [2.0**53, 1.0, TINY],
+        [2.0**53, 1.0],
+        [2.0**54 - 1, 1.0],
+        [2.2250738585072009e-308, TINY],
+        [1.0, 2.0**-53],
+        [1.0, 2.0**-53, 2.0**-106],
+        [math.inf, -math.inf],
+        [math.inf, 1.0],
+        [-0.0],
+    ],
+)
+def test_a_sum_at_the_ends_of_float64(values: list[float]) -> None:
+    assert same(rounded(*sums(values))[0], fsum(values))
+
+
+@settings(deadline=None, max_examples=300)
+@given(values=st.lists(ANY_FLOATS, min_size=1, max_size=20), data=st.data())
+def test_a_window_is_the_difference_of_two_prefixes(values: list[float], data: st.DataObject) -> None:
+    present = np.array(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))))
+    begin = data.draw(st.integers(0, len(values) - 1))
+    end = data.draw(st.integers(begin, len(values) - 1))
+    column = np.array(values)
+    layout = float_layout(column, present)
+    rows, previous = layout.rows(len(values)), np.arange(-1, len(values) - 1)
+    prefix_floats(column, present, previous, rows, 0, layout.head, layout.first)
+    out = layout.rows(1)
+    differences(rows, np.array([end]), np.array([begin - 1]), layout.head, out)
+    inside = [value for value, there in zip(values[begin : end + 1], present[begin : end + 1], strict=True) if there]
+    assert same(rounded(out, layout)[0], fsum(inside))
+    assert out[0, 0] == len(inside)
+
+
+@settings(deadline=None, max_examples=300)
+@given(parts=st.lists(st.lists(ANY_FLOATS, max_size=8), min_size=1, max_size=5), order=st.randoms())
+def test_partial_sums_of_any_layouts_merge_in_any_order(parts: list[list[float]], order: object) -> None:
+    partial = [sums(values) for values in parts]
+    order.shuffle(partial)  # type: ignore[attr-defined]
+    layout = partial[0][1]
+    for _, own in partial:
+        layout = layout.wide_enough(own)
+    total = layout.rows(1)
+    for rows, own in partial:
+        merge(own.widened(rows, layout), np.zeros(1, np.int64), total, layout.head)
+    assert same(rounded(total, layout)[0], fsum([value for values in parts for value in values]))
+
+
+@settings(deadline=None, max_examples=300)
+@given(values=st.lists(WHOLES, min_size=1, max_size=30), since=st.integers(-1, 29))
+def test_whole_numbers_have_no_end(values: list[int], since: int) -> None:
+    since = min(since, len(values) - 2)
+    layout = whole_layout(64)
+    words, present = np.array(values, np.int64).view(np.uint64).reshape(-1, 1), np.ones(len(values), np.bool_)
+    rows = layout.rows(len(values))
+    prefix_wholes(words, present, np.arange(-1, len(values) - 1), rows, 0)
+    out = layout.rows(1)
+    differences(rows, np.array([len(values) - 1]), np.array([since]), layout.head, out)
+    exact = sum(values[since + 1 :])
+    assert whole_numbers(out, layout) == [exact]
+    assert within_words(out, layout, True)[0] == (-(2**63) <= exact < 2**63)
+    assert within_words(out, layout, False)[0] == (0 <= exact < 2**64)
+    assert rounded(out, layout) == [float(exact)]
+    total = layout.rows(1)
+    add_wholes(words[since + 1 :], present[since + 1 :], np.zeros(len(values) - since - 1, np.int64), total)
+    assert (total == out).all()
+
+
+def test_unsigned_and_wide_numbers_take_more_words() -> None:
+    words = np.array([[2**64 - 1, 0], [2**64 - 1, 2**64 - 1]], np.uint64)
+    layout = whole_layout(128)
+    rows = layout.rows(2)
+    prefix_wholes(words, np.ones(2, np.bool_), np.array([NONE, 0]), rows, 0)
+    assert whole_numbers(rows, layout) == [2**64 - 1, 2**64 - 2]
+
+
+def test_prices_and_quantities_take_two_words() -> None:
+    prices = np.round(np.random.default_rng(5).uniform(1, 500, 1000), 2)
+    present = np.ones(1000, np.bool_)
+    assert float_layout(prices, present) == Layout(-1, 2)
+    assert float_layout(np.arange(1000.0), present) == Layout(0, 1)
+    assert float_layout(np.array([TINY, LARGEST]), np.ones(2, np.bool_)).words == 34
