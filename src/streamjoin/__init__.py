@@ -15,7 +15,8 @@ Two complete tables:
 >>> sj.join(trades, quotes, on="sym", time="t", match="backward", columns=["qty", "bid"])
 [{'qty': 100, 'bid': 10.1, 't': 5}, {'qty': 7, 'bid': 10.3, 't': 30}]
 
-What to join    JoinSpec; Equi, Band, Within, Overlaps, Theta, or SQL; TimeWindow, CountWindow; AsOf
+What to join    JoinSpec; Equi, Band, Within, Overlaps, Theta, or SQL; TimeWindow, CountWindow; AsOf,
+                Summary
 Join it         join    two complete tables
                 open    streams, push by push: a Join
                 live    streams, in threads of their own: a Live with LiveSources, read in LiveBatches
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from streamjoin.model.asof import AsOf
     from streamjoin.model.predicates import Band, Equi, Overlaps, Theta, Within
     from streamjoin.model.spec import JoinSpec
+    from streamjoin.model.summary import Summary
     from streamjoin.model.window import CountWindow, TimeWindow
     from streamjoin.scalejoin.scale_gate import ScaleGate
 
@@ -105,6 +107,7 @@ __all__ = [
     "SpecError",
     "StateError",
     "StreamJoinError",
+    "Summary",
     "Theta",
     "TimeWindow",
     "TooManyRowsError",
@@ -131,6 +134,7 @@ __getattr__, __dir__ = lazy(
         "LiveSource": "joins.live.source",
         "Overlaps": "model.predicates",
         "ScaleGate": "scalejoin.scale_gate",
+        "Summary": "model.summary",
         "Theta": "model.predicates",
         "TimeWindow": "model.window",
         "Within": "model.predicates",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from streamjoin.model.asof import AsOf
 from streamjoin.model.window import TimeWindow
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase
@@ -13,7 +14,7 @@ from tests.oracles.kinds_oracle import AsOfRule, Kind, accepted, as_of, placed_r
 
 def expected(case: JoinCase) -> list[IdPair]:
     """The oracle's pairs."""
-    if case.spec.match is not None:
+    if isinstance(case.spec.match, AsOf):
         match = case.spec.match
         window = None if case.spec.window is None else oracle_windows(case.spec)[1]
         tolerance = None if match.reach is None else match.reach.length

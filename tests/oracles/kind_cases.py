@@ -94,7 +94,7 @@ def extreme_cases(draw: st.DrawFn, of: st.SearchStrategy[JoinCase]) -> JoinCase:
     if spec.window is not None:
         timed = [TimeWindow(draw(_LENGTHS)) if isinstance(w, TimeWindow) else w for w in spec.windows]
         changes["window"] = timed[1] if spec.match is not None else tuple(timed)
-    if spec.match is not None and spec.match.tolerance is not None:
+    if isinstance(spec.match, AsOf) and spec.match.tolerance is not None:
         changes["match"] = replace(spec.match, tolerance=draw(_LENGTHS))
     if spec.lateness is not None:
         # The oracle of as-of joins in arrival order knows no late tuples.

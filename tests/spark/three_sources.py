@@ -97,7 +97,7 @@ def expected_rows(left: Sequence[Row], right: Sequence[Row], spec: sj.JoinSpec) 
     through = ready if spec.match is None else tuple(events)
     case = JoinCase(spec, lambda l, r: abs(l["x"] - r["x"]) <= apart, (SCHEMA, SCHEMA), through, ())
     rows = expected(case)
-    if spec.match is not None:
+    if isinstance(spec.match, sj.AsOf):
         reach = 0 if spec.match.direction == "backward" else bind(spec, SCHEMA, SCHEMA).windows[1].size
         decided = {e.row["id"] for e in events if not e.right and e.ts + reach < bound[0]}
         return [row for row in rows if row[0] in decided]

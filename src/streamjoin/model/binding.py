@@ -8,22 +8,30 @@ for the other conditions, windows in ticks of one common clock, and the output c
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
 
-from streamjoin.model.asof import Direction
+from streamjoin.model.asof import AsOf, Direction
 from streamjoin.model.errors import SchemaError
+from streamjoin.model.expression.aggregates import (
+    Aggregate,
+    aggregate_type,
+    aggregates,
+    is_enumerated,
+    replaced,
+)
 from streamjoin.model.expression.canonical import conjuncts
-from streamjoin.model.expression.nodes import Expression, conjunction
-from streamjoin.model.expression.typing_rules import check_condition
+from streamjoin.model.expression.nodes import Column, Expression, conjunction
+from streamjoin.model.expression.typing_rules import check, check_condition
 from streamjoin.model.keys import KeyTerm, WordKind, check_zones, fit, tick_ns
 from streamjoin.model.output import OutputColumn, output, output_schema, wanted
 from streamjoin.model.plain_types import plain_type
 from streamjoin.model.predicates import Band, Equi, Theta
 from streamjoin.model.spec import JoinSpec
+from streamjoin.model.summary import Summary
 from streamjoin.model.terms import split
 from streamjoin.model.window import LONGEST, CountWindow, TimeWindow, Window
 
@@ -58,6 +66,26 @@ class BoundAsOf:
 
 
 @dataclass(frozen=True)
+class BoundSummary:
+    """Summaries fitted to schemas; the bounds are ticks of the common clock, which may be negative.
+
+    Each result column is an expression over `aggregates`, the column "s".i of which is the i-th one.
+    """
+
+    low: int
+    high: int
+    aggregates: tuple[Aggregate, ...]
+    types: pa.Schema
+    """The types of the aggregates, by number."""
+    results: tuple[Expression, ...]
+    schema: pa.Schema
+    """The new columns."""
+    by_equalities: bool
+    enumerated: tuple[bool, ...]
+    """For each aggregate whether it takes looking at every match."""
+
+
+@dataclass(frozen=True)
 class IntervalPlan:
     """Two terms that bound an interval: `l.a <= r.d` and `l.b >= r.c`, by their place among the terms."""
 
@@ -85,6 +113,7 @@ class BoundSpec:
     """All equalities and bands, also those that only the residual tests."""
     match: BoundAsOf | None = None
     intervals: IntervalPlan | None = None
+    summary: BoundSummary | None = None
 
     @property
     def time_field(self) -> pa.Field | None:
@@ -121,8 +150,10 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
     time = _bind_time(spec, left, right)
     # Before the windows, which an as-of join derives from its tolerance: a mistake there is the tolerance's.
     match = _bind_match(spec, others, key_terms, time)
+    summary = _bind_summary(spec, others, key_terms, time, {"l": left, "r": right})
+    made = None if summary is None else summary.schema
     names = output(spec, left, right)
-    fields = output_schema(names.columns, left, right, _time_field(spec, time), spec.how, spec.time_columns)
+    fields = output_schema(names.columns, left, right, _time_field(spec, time), spec.how, spec.time_columns, made)
     return BoundSpec(
         spec=spec,
         left_schema=left,
@@ -138,6 +169,7 @@ def bind(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None = None) -> Bou
         schema=fields,
         keys=tuple(key_terms),
         match=match,
+        summary=summary,
     )
 
 
@@ -145,7 +177,7 @@ def _bind_match(
     spec: JoinSpec, others: tuple[Expression, ...], keys: list[KeyTerm], time: TimePlan | None
 ) -> BoundAsOf | None:
     match = spec.match
-    if match is None:
+    if not isinstance(match, AsOf):
         return None
     reach = match.reach
     tolerance = None
@@ -157,6 +189,43 @@ def _bind_match(
             f"as-of on {spec.predicate} needs tolerance=: as the columns are typed it is not by key alone"
         )
     return BoundAsOf(match.direction, tolerance, match.exact, by_equalities)
+
+
+def _bind_summary(
+    spec: JoinSpec,
+    others: tuple[Expression, ...],
+    keys: list[KeyTerm],
+    time: TimePlan | None,
+    schemas: Mapping[str, pa.Schema],
+) -> BoundSummary | None:
+    match = spec.match
+    if not isinstance(match, Summary):
+        return None
+    low, high = _bounds(match, time)
+    found = tuple(dict.fromkeys(a for expression in match.expressions for a in aggregates(expression)))
+    types = []
+    for aggregate in found:
+        name = next(n for n, e in zip(match.names, match.expressions, strict=True) if aggregate in aggregates(e))
+        try:
+            types.append(aggregate_type(aggregate, schemas))
+        except SchemaError as error:
+            raise SchemaError(f"the summary {name!r}: {error}") from error
+    numbered = pa.schema([(str(number), type_) for number, type_ in enumerate(types)])
+    results = tuple(replaced(e, lambda a: Column("s", str(found.index(a)))) for e in match.expressions)
+    new = pa.schema([(name, check(e, {"s": numbered})) for name, e in zip(match.names, results, strict=True)])
+    by_equalities = not others and all(isinstance(key.term, Equi) for key in keys)
+    if match.prevailing and not by_equalities:
+        raise SchemaError(f"Summary(prevailing=True) on {spec.predicate}: as the columns are typed it is not by key")
+    enumerated = tuple(not by_equalities or is_enumerated(aggregate, schemas) for aggregate in found)
+    return BoundSummary(low, high, found, numbered, results, new, by_equalities, enumerated)
+
+
+def _bounds(match: Summary, time: TimePlan | None) -> tuple[int, int]:
+    """The bounds in ticks: times are whole ticks, so one between two of them is the next one inside of the window."""
+    low, high = match.between
+    _ticks(f"the window of Summary({match})", max(abs(low), abs(high)), match.is_duration, time)
+    unit = 1 if time is None else time.tick_ns or 1
+    return max(-LONGEST, min(LONGEST, -(-low // unit))), max(-LONGEST, min(LONGEST, high // unit))
 
 
 def column_type(schema: pa.Schema, name: str, side: str) -> pa.DataType:
@@ -316,6 +385,8 @@ def narrowed(
     schemas = []
     for side, schema in enumerate((bound.left_schema, bound.right_schema)):
         names = matched_columns(bound, side) | {c.source for c in late if (c.side == "right") == bool(side)}
+        if bound.summary is not None and isinstance(bound.spec.match, Summary):
+            names |= bound.spec.match.columns("r" if side else "l")
         if bound.residual is not None:
             names |= {c.name for c in bound.residual.columns if c.qualifier == ("r" if side else "l")}
         schemas.append(pa.schema([f for f in schema if f.name in names.union(more[side])], schema.metadata))
@@ -324,7 +395,8 @@ def narrowed(
         own = bound.left_schema
         schemas = [pa.schema([field for field in own if field.name in both], own.metadata)] * 2
     left, right = schemas
-    schema = output_schema(output_columns, left, right, bound.time_field, bound.spec.how, bound.spec.time_columns)
+    made = None if bound.summary is None else bound.summary.schema
+    schema = output_schema(output_columns, left, right, bound.time_field, bound.spec.how, bound.spec.time_columns, made)
     return replace(
         bound, left_schema=left, right_schema=right, columns=output_columns, late_columns=late, schema=schema
     )

@@ -8,7 +8,8 @@ The rules, for every runtime:
 - The time of the result, the later of the pair, is last; a column of the same name gets its side's suffix.
 - The columns of a side that an outer join may miss are nullable. There a key that appears once has the value of the
   side that is present, in the common type of both sides (`model/common_types.py`).
-- Semi and anti joins give the left side's columns under their own names, and no further time.
+- Semi and anti joins give the left side's columns under their own names, and no further time. So does a join with
+  summaries, and those follow.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from streamjoin.model.expression.nodes import Column, Compare
 from streamjoin.model.metadata import Source, result_metadata
 from streamjoin.model.predicates import Equi, Theta
 from streamjoin.model.spec import JoinSpec
+from streamjoin.model.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class OutputColumn:
     """A column of the result: its source and its name; `is_key` if it represents both sides."""
 
     name: str
-    side: Literal["left", "right"]
+    side: Literal["left", "right", "summary"]
     source: str
     is_key: bool = False
 
@@ -69,6 +71,8 @@ def output(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> ResultColumns:
     )
     if spec.left_only:
         result = tuple(OutputColumn(name, "left", name) for name in left.names)
+    if isinstance(spec.match, Summary):
+        result += tuple(OutputColumn(name, "summary", name) for name in spec.match.names)
     for names in (columns, result):
         _check_names([column.name for column in names] + ([time] if time else []))
     return ResultColumns(result, columns)
@@ -81,12 +85,20 @@ def output_schema(
     time: pa.Field | None = None,
     how: str = "inner",
     times: tuple[str, str] | None = None,
+    summaries: pa.Schema | None = None,
 ) -> pa.Schema:
-    """Columns with the types and the metadata of their sources, and the result's time, the later one of `times`."""
+    """Columns with the types and the metadata of their sources, and the result's time, the later one of `times`.
+
+    The columns of `summaries` have none but their types.
+    """
     missing = {"left": ("right",), "right": ("left",), "full": ("left", "right")}.get(how, ())
     fields: list[pa.Field] = []
     sources: list[list[Source]] = []
     for column in columns:
+        if column.side == "summary" and summaries is not None:
+            fields.append(summaries.field(column.source))
+            sources.append([])
+            continue
         own = left if column.side == "left" else right
         field = own.field(column.source).with_name(column.name)
         either = column.side in missing and column.is_key
@@ -99,7 +111,7 @@ def output_schema(
     if time is not None:
         fields.append(time)
         sources.append([] if times is None else [(left, times[0]), (right, times[1])])
-    sides = [left] if how in ("semi", "anti") else [left, right]
+    sides = [left] if how in ("semi", "anti") or summaries is not None else [left, right]
     return pa.schema(fields, result_metadata(list(zip(fields, sources, strict=True)), sides))
 
 

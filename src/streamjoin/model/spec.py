@@ -13,6 +13,7 @@ from streamjoin.model.errors import NotSupportedError, SpecError
 from streamjoin.model.expression.canonical import conjuncts
 from streamjoin.model.expression.nodes import Column, Compare, Expression
 from streamjoin.model.predicates import Conjunction, Equi, JoinPredicate, Theta, as_predicate
+from streamjoin.model.summary import Summary
 from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window, as_window, read_length
 
 Order = Literal["arrival", "event_time"]
@@ -60,7 +61,8 @@ class JoinSpec:
             appear once, with the left side's values.
         result_time: the name of the result's time, the later one of the pair. Unset, it is the time column's name where
             both sides have the same, whose own columns get suffixes, and otherwise "result_time".
-        match: `AsOf(...)` gives every left tuple at most one right tuple, the nearest in time.
+        match: `AsOf(...)` gives every left tuple at most one right tuple, the nearest in time; `Summary(...)` gives
+            every left tuple one row with aggregates of the right tuples around it.
 
     >>> JoinSpec(on="sym", window="5 s", time="ts") == JoinSpec(on=Equi("sym"), window=TimeWindow("5 s"), time="ts")
     True
@@ -76,7 +78,7 @@ class JoinSpec:
     suffixes: tuple[str, str] = ("_left", "_right")
     both_keys: bool = False
     result_time: str | None = None
-    match: AsOf | None = None
+    match: AsOf | Summary | None = None
     predicate: JoinPredicate = field(init=False, repr=False, compare=False)
     windows: tuple[Window, Window] = field(init=False, repr=False, compare=False)
 
@@ -91,8 +93,8 @@ class JoinSpec:
         if self.order not in (None, "arrival", "event_time"):
             raise SpecError(f"order={self.order!r}: it is 'arrival' or 'event_time'")
         check_how(self.how)
-        if self.match is not None and not isinstance(self.match, AsOf):
-            raise SpecError(f"match= takes AsOf(...), not {self.match!r}")
+        if self.match is not None and not isinstance(self.match, AsOf | Summary):
+            raise SpecError(f"match= takes AsOf(...) or Summary(...), not {self.match!r}")
         object.__setattr__(self, "windows", self._pair_of_windows())
         if self.time is None and any(isinstance(w, TimeWindow) for w in self.windows):
             raise SpecError("a time window needs a time column: add time='...' or time=('left_name', 'right_name')")
@@ -109,6 +111,10 @@ class JoinSpec:
         if self.match is None:
             windows = _as_windows(self.window)
             return windows if isinstance(windows, tuple) else (windows, windows)
+        if isinstance(self.match, Summary):
+            if self.window is not None:
+                raise SpecError("Summary(between=...) is the window of this join: leave out window=")
+            return self.match.windows
         if self.window is None:
             return _reach(self.match)
         if self.runs_in == "event_time":
@@ -121,6 +127,9 @@ class JoinSpec:
         return CountWindow(1), self.window
 
     def _check_kind(self) -> None:
+        if isinstance(self.match, Summary):
+            self._check_summary(self.match)
+            return
         if self.how in ("semi", "anti") and self.result_time is not None:
             raise SpecError(f"how={self.how!r} gives the left columns alone: leave out result_time=")
         if self.self_join and self.how in ("left", "right", "full"):
@@ -137,6 +146,26 @@ class JoinSpec:
                         f"how={self.how!r} in arrival order with a time window needs lateness=: it says when no tuple "
                         f"can still match an unmatched {side} one; or use order='event_time'"
                     )
+
+    def _check_summary(self, match: Summary) -> None:
+        if self.how not in ("inner", "left"):
+            raise SpecError(
+                f"how={self.how!r} with match=Summary: it is 'left', a row for every left tuple, or 'inner', only "
+                "those with a match"
+            )
+        if self.runs_in == "arrival":
+            raise SpecError(
+                "match=Summary looks at times before and after a left tuple: add time= and leave out order='arrival'"
+            )
+        if self.result_time is not None:
+            raise SpecError("match=Summary gives the left columns and the summaries: leave out result_time=")
+        if match.prevailing and not self.by_equalities:
+            raise SpecError(
+                f"Summary(prevailing=True) on {self.predicate}: which right tuple is in force is known for equalities, "
+                "or no on=, alone"
+            )
+        if match.itself and not self.self_join:
+            raise SpecError("Summary(itself=True) is for a self-join: add self_join=True")
 
     def _check_asof(self, match: AsOf) -> None:
         if self.how not in _ASOF_HOWS:
@@ -179,8 +208,8 @@ class JoinSpec:
 
     @property
     def left_only(self) -> bool:
-        """Whether the result has the left side's columns alone."""
-        return self.how in ("semi", "anti")
+        """Whether the result has the left side's columns alone, beside summaries."""
+        return self.how in ("semi", "anti") or isinstance(self.match, Summary)
 
     def _check_lateness(self) -> None:
         if self.lateness is None:

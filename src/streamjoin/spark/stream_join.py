@@ -23,6 +23,7 @@ from streamjoin.model.binding import BoundSpec, bind, matched_columns, narrowed
 from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
 from streamjoin.model.output import check_wanted
 from streamjoin.model.spec import JoinSpec
+from streamjoin.model.summary import Summary
 from streamjoin.model.window import CountWindow
 from streamjoin.spark.batch_lines import show_batches
 from streamjoin.spark.columns import by_place, check_collations
@@ -309,6 +310,11 @@ def _checked(spec: JoinSpec) -> JoinSpec:
         raise NotSupportedError(
             "order='arrival' has no meaning on Spark: partitions have no common order of arrival: leave order= out "
             "of the spec, or write order='event_time'"
+        )
+    if isinstance(spec.match, Summary):
+        raise NotSupportedError(
+            "match=Summary does not run on Spark yet: join there without it and group the pairs, or join with sj.live "
+            "or sj.open, which have summaries"
         )
     return spec.in_order()
 

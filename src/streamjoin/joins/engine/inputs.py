@@ -23,6 +23,7 @@ from streamjoin.model.expression.nodes import Arithmetic, Column, Compare, Expre
 from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec
+from streamjoin.model.summary import Summary
 
 _KEEPS: Final = "A join's sides keep their schemas: cast or select before pushing, or give {side}_schema= to open"
 # How many rows are searched for one that does not fit.
@@ -114,6 +115,8 @@ def named_columns(spec: JoinSpec) -> tuple[frozenset[str], frozenset[str]]:
         else:
             left.add(term.left)
             right.add(term.right)
+    if isinstance(spec.match, Summary):
+        left, right = left | spec.match.columns("l"), right | spec.match.columns("r")
     return frozenset(left), frozenset(right)
 
 
@@ -293,6 +296,9 @@ def _untyped_columns(spec: JoinSpec, schemas: Mapping[str, pa.Schema]) -> set[tu
         for part in conjuncts(term.expression) if isinstance(term, Theta) else ():
             if isinstance(part, Compare) and "DISTINCT" not in part.operator:
                 names |= {(column.qualifier, column.name) for column in _decisive(part)}
+    if isinstance(spec.match, Summary):
+        # Their types are those of the result.
+        names |= {(side, name) for side in "lr" for name in spec.match.columns(side)}
     if spec.time_columns:
         names |= set(zip("lr", spec.time_columns, strict=True))
     # A name that a schema lacks or has twice has no place; `bind` says so.

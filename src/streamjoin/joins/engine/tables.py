@@ -32,6 +32,7 @@ from streamjoin.model.errors import SpecError, TooManyRowsError
 from streamjoin.model.output import OutputColumn, check_wanted, output, output_schema, wanted
 from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.spec import Condition, How, JoinSpec, WindowLike
+from streamjoin.model.summary import Summary
 from streamjoin.model.window import LONGEST, MAX_COUNT, CountWindow
 
 Tables = tuple[pa.Table, pa.Table]
@@ -46,7 +47,7 @@ def join(
     on: Condition | Sequence[Condition] | None = None,
     *,
     how: How = "inner",
-    match: AsOf | Direction | None = None,
+    match: AsOf | Summary | Direction | None = None,
     time: str | tuple[str, str] | None = None,
     window: WindowLike | tuple[WindowLike, WindowLike] | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
@@ -76,7 +77,7 @@ def join(
         on: the condition, as in `JoinSpec`: a column that both sides have, SQL, predicates, or a list of these.
         how: "inner", "left", "right", "full", "semi" or "anti", as in `JoinSpec`.
         match: for an as-of join `AsOf(...)`, or its direction: "backward", "forward" or "nearest". Without a tolerance
-            the partner may be any distance away.
+            the partner may be any distance away. `Summary(...)` for aggregates of the rows around each left one.
         time: the time column, or a pair of names, for as-of joins and time windows. With it rows come in the order of
             time, without it in that of `push`: those of a right row together, in the order of the left ones.
         window: how far apart the rows of a pair may be, as in `JoinSpec`. Without it any distance.
@@ -92,8 +93,10 @@ def join(
     """
     if isinstance(match, str):
         match = AsOf(match)
-    if isinstance(match, AsOf) and time is None:
-        raise SpecError("an as-of join of two tables needs a time column: add time='...' or time=('left', 'right')")
+    if match is not None and time is None:
+        raise SpecError(
+            "an as-of join or a summary of two tables needs a time column: add time='...' or time=('left', 'right')"
+        )
     spec = JoinSpec(
         on=on,
         # How many tuples are all is known when there are tables, and so is the unit in which no distance is too far.
@@ -132,7 +135,7 @@ def _endless(spec: JoinSpec, frames: Frames, tables: Tables) -> JoinSpec:
     types = [table.schema.field(name).type for table, name in zip(tables, spec.time_columns, strict=True)]
     furthest = LONGEST if any(map(pa.types.is_integer, types)) else f"{LONGEST} d"
     match = spec.match
-    if match is not None and match.tolerance == LONGEST:
+    if isinstance(match, AsOf) and match.tolerance == LONGEST:
         match = replace(match, tolerance=furthest)
     return replace(spec, lateness=furthest, match=match)
 
@@ -140,7 +143,7 @@ def _endless(spec: JoinSpec, frames: Frames, tables: Tables) -> JoinSpec:
 def _rows_behind(spec: JoinSpec, tables: Tables, settings: OpenSettings) -> tuple[Array, Array] | None:
     """The rows of both tables that make a row of the result, where one pass finds them; else None."""
     schemas = [plain_schema(table.schema) for table in tables]
-    if spec.match is None or spec.match.direction != "backward" or untyped(spec, *schemas):
+    if not isinstance(spec.match, AsOf) or spec.match.direction != "backward" or untyped(spec, *schemas):
         return None
     bound = bind(spec, *schemas)
     time = bound.time

@@ -14,10 +14,11 @@ from sqlglot import exp
 
 from streamjoin.model.errors import ExpressionError
 from streamjoin.model.expression import nodes
+from streamjoin.model.expression.aggregates import Aggregate
 from streamjoin.model.expression.json_paths import path_text
 from streamjoin.model.expression.literals import parse_date, parse_interval, parse_timestamp
 from streamjoin.model.expression.nodes import Expression
-from streamjoin.model.expression.refusals import CONDITION, PARAMETER, refusal
+from streamjoin.model.expression.refusals import CONDITION, PARAMETER, SUMMARY, refusal
 from streamjoin.model.expression.signatures import NAMES
 from streamjoin.model.expression.source_text import SourceText, Span
 
@@ -91,6 +92,24 @@ _NAMED: Final = {
     "SUFFIX": "ENDS_WITH",
 }
 """Names that sqlglot has no node for, and what they are called here."""
+_AGGREGATES: Final[_Nodes[str]] = {
+    exp.Count: "COUNT",
+    exp.Sum: "SUM",
+    exp.Avg: "AVG",
+    exp.Min: "MIN",
+    exp.Max: "MAX",
+    exp.First: "FIRST",
+    exp.Last: "LAST",
+    exp.ArgMin: "ARG_MIN",
+    exp.ArgMax: "ARG_MAX",
+    exp.Variance: "VAR_SAMP",
+    exp.VariancePop: "VAR_POP",
+    exp.Stddev: "STDDEV_SAMP",
+    exp.StddevSamp: "STDDEV_SAMP",
+    exp.StddevPop: "STDDEV_POP",
+    exp.Median: "MEDIAN",
+    exp.Quantile: "QUANTILE",
+}
 _CHAINS: Final[_Nodes[type[nodes.And | nodes.Or]]] = {exp.And: nodes.And, exp.Or: nodes.Or}
 _LIKES: Final[_Nodes[bool]] = {exp.Like: False, exp.ILike: True}
 _TYPES: Final = {
@@ -108,7 +127,9 @@ _PART_FUNCTIONS: Final = (exp.Year, exp.Quarter, exp.Month, exp.Week, exp.Day, e
 _JSON_STEPS: Final = (exp.JSONPathKey, exp.JSONPathSubscript)
 _MOMENTS: Final = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPTZ"})
 # Arguments that sqlglot sets by default and that have no effect here.
-_HARMLESS: Final = frozenset({"typed", "safe", "ignore_nulls", "fraction_in_string", "negate", "is_string", "is_left"})
+_HARMLESS: Final = frozenset(
+    {"typed", "safe", "ignore_nulls", "fraction_in_string", "negate", "is_string", "is_left", "big_int"}
+)
 
 
 class Conversion:
@@ -131,6 +152,8 @@ class Conversion:
         while type(node) is exp.Paren:
             node = node.this
         handler = _HANDLERS.get(type(node))
+        if type(node) in _AGGREGATES and self._where == SUMMARY:
+            handler = Conversion._aggregate
         if handler is None:
             raise self._refuse(node)
         self._depth += 1
@@ -169,7 +192,8 @@ class Conversion:
     def _only(self, node: exp.Expr, *allowed: str) -> None:
         for key, value in node.args.items():
             if value and key not in allowed and key not in _HARMLESS:
-                raise self._error(node, f"{node.key.upper()} takes no argument or option {key.upper()!r} here")
+                name = _AGGREGATES.get(type(node), node.key.upper())
+                raise self._error(node, f"{name} takes no argument or option {key.upper()!r} here")
 
     def _literal(self, node: exp.Expr) -> Expression:
         text = str(node.this)
@@ -342,6 +366,16 @@ class Conversion:
         sign = "+" if isinstance(node, exp.DateAdd) else "-"
         operands = self.convert(node.this), self.convert(node.args["expression"])
         return self._build(node, nodes.Arithmetic, sign, *operands)
+
+    def _aggregate(self, node: exp.Expr) -> Expression:
+        self._only(node, "this", "expression", "quantile")
+        operands = [node.args[key] for key in ("this", "expression", "quantile") if node.args.get(key) is not None]
+        distinct = operands[0] if operands and isinstance(operands[0], exp.Distinct) else None
+        if distinct is not None:
+            self._only(distinct, "expressions")
+            operands = distinct.expressions
+        arguments = tuple(self.convert(operand) for operand in operands if not isinstance(operand, exp.Star))
+        return self._build(node, Aggregate, _AGGREGATES[type(node)], arguments, distinct is not None)
 
     def _case(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "ifs", "default")

@@ -21,9 +21,10 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokens import Token  # type: ignore[attr-defined]
 
 from streamjoin.model.errors import ExpressionError
+from streamjoin.model.expression.aggregates import AGGREGATES, Aggregate
 from streamjoin.model.expression.conversion import Conversion, Resolve
 from streamjoin.model.expression.nodes import Column, Expression
-from streamjoin.model.expression.refusals import CONDITION, JSON, REGEX, subquery
+from streamjoin.model.expression.refusals import CONDITION, JSON, REGEX, SUMMARY, subquery
 from streamjoin.model.expression.source_text import SourceText, Span, Word
 
 
@@ -45,6 +46,34 @@ def parse_condition(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expr
     if condition.boolean is False:
         raise source.error("the condition is not a boolean: compare this value with another", 0, len(text))
     return condition
+
+
+def parse_summary(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expression:
+    """Parse an expression of aggregates over columns written ``qualifier.name``.
+
+    Raises:
+        ExpressionError: the text does not parse, or a column is outside of every aggregate.
+    """
+    scan = Scan.of(SourceText(text))
+    source = scan.source
+    if not source.words:
+        raise source.error("the summary is empty; write for example avg(r.bid)", 0, 0)
+    if semicolon := source.first("SEMICOLON"):
+        raise source.error("';' is not part of a summary", semicolon.start, semicolon.end)
+    parsed = scan.read(0, len(source.words), _qualified(qualifiers), SUMMARY)
+    pending, summarised = [parsed.expression], False
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Aggregate):
+            summarised = True
+        elif isinstance(node, Column):
+            hint = f"FIRST({node}) or MAX({node})"
+            raise source.error(f"{node} is outside of every aggregate: write for example {hint}", *parsed.place(node))
+        else:
+            pending += node.children
+    if not summarised:
+        raise source.error(f"a summary has an aggregate, one of {', '.join(AGGREGATES)}", *source.span)
+    return parsed.expression
 
 
 def _qualified(qualifiers: tuple[str, ...]) -> Resolve:

@@ -13,6 +13,7 @@ from typing import Final
 from streamjoin.model.expression.signatures import NAMES
 
 CONDITION: Final = "a condition"
+SUMMARY: Final = "a summary"
 
 REGEX: Final = (
     "this operator is not allowed in {where}: write regexp_matches(x, 'pattern'), or LIKE, with % for any text and _ "
