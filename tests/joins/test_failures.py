@@ -252,6 +252,21 @@ KINDS = {
     "as-of by a condition": sj.JoinSpec(
         on="l.k <= r.k", time="t", order="event_time", lateness=2, match=sj.AsOf("nearest", tolerance=9), how="left"
     ),
+    "summary by key": sj.JoinSpec(
+        **BY_KEY,  # type: ignore[arg-type]
+        how="left",
+        match=sj.Summary(
+            {"many": "count(*)", "x": "sum(r.k)", "y": "min(r.t)", "z": "last(r.k)"}, between=(-4, 2), prevailing=True
+        ),
+    ),
+    "summary of a condition": sj.JoinSpec(
+        on="l.k <= r.k", time="t", lateness=2, match=sj.Summary({"x": "median(r.k)", "y": "avg(r.k)"}, between=(1, 3))
+    ),
+    "summary of a self-join": sj.JoinSpec(
+        **BY_KEY,  # type: ignore[arg-type]
+        self_join=True,
+        match=sj.Summary({"many": "count(*)", "x": "avg(r.k * 0.1)", "y": "max(r.t)"}, between=(-3, 3)),
+    ),
     "intervals": replace(EVENT_TIME, on=sj.Overlaps(("k", "t"), ("k", "t"))),
 }
 
@@ -259,7 +274,8 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_call_of_any_kind_of_join_that_fails_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Rows that nothing needs are dropped in the middle of calls too.
-    monkeypatch.setattr("streamjoin.joins.kinds.asof_operator._LEAST_STORED", 8)
+    for operator in ("asof_operator", "summary_operator"):
+        monkeypatch.setattr(f"streamjoin.joins.kinds.{operator}._LEAST_STORED", 8)
     algorithm = "interval" if kind == "intervals" else "auto"
     join, twin = sj.open(KINDS[kind], algorithm), sj.open(KINDS[kind], algorithm)
     for number, call in enumerate(calls(KINDS[kind])):

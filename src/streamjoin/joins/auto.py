@@ -41,9 +41,10 @@ from streamjoin.joins.cost import (
 )
 from streamjoin.joins.indexed import Indexed, check_index, finds_single_words
 from streamjoin.joins.kinds.interval_sweep import IntervalSweep
-from streamjoin.joins.registry import AS_OF, AUTO, KINDS, AlgorithmChoice, AlgorithmKind
-from streamjoin.model.binding import BoundSpec
+from streamjoin.joins.registry import AS_OF, AUTO, KINDS, SUMMARY, AlgorithmChoice, AlgorithmKind
+from streamjoin.model.binding import BoundSpec, BoundSummary
 from streamjoin.model.errors import NotSupportedError, SpecError
+from streamjoin.model.predicates import Equi
 from streamjoin.windows.intervals import Lookups
 
 PIM_PARALLEL = "pim_parallel"
@@ -139,6 +140,8 @@ def choose(
     """The algorithm for `bound`: the requested one, or the cheapest for pushes of about `batch` tuples."""
     name = request.algorithm
     kind = KINDS.get(name)
+    if bound.summary is not None:
+        return _summary(bound, bound.summary, name)
     if bound.match is not None:
         if name == "auto" and _is_as_of_by_key(bound):
             by = " and ".join(str(key.term) for key in bound.keys) or "time alone"
@@ -183,6 +186,22 @@ def choose(
     return AlgorithmChoice(Sweep.name, f"tuples are looked up by {by} in sorted runs", adaptive=True, rival=index)
 
 
+def _summary(bound: BoundSpec, summary: BoundSummary, name: str) -> AlgorithmChoice:
+    if name != AUTO:
+        raise NotSupportedError(
+            f"algorithm={name!r} pairs tuples, and match=Summary gives one row for each left tuple: use "
+            "algorithm='auto'"
+        )
+    by = " and ".join(str(key.term) for key in bound.keys if isinstance(key.term, Equi)) or "time alone"
+    listed = [str(a) for a, each in zip(summary.aggregates, summary.enumerated, strict=True) if each]
+    rest = [str(a) for a, each in zip(summary.aggregates, summary.enumerated, strict=True) if not each]
+    parts = [f"{', '.join(rest)} from prefix sums and ladders, however many match"] if rest else []
+    if listed:
+        why = "" if summary.by_equalities else f", as {bound.spec.predicate} is more than equalities"
+        parts.append(f"{', '.join(listed)} by enumerating every match{why}")
+    return AlgorithmChoice(SUMMARY, f"both sides are read once in order, by {by}: {'; '.join(parts)}")
+
+
 def _costs(window: float, index: str, batch: int, workers: int, found: Found) -> dict[str, float]:
     """Nanoseconds per tuple of the algorithms that take over from each other."""
     names = [Sweep.name, Indexed.name]
@@ -204,7 +223,7 @@ def _is_as_of_by_key(bound: BoundSpec) -> bool:
 def begin(bound: BoundSpec, request: AlgorithmRequest, batch: int | None = None, workers: int = 1) -> AlgorithmChoice:
     """The algorithm for the first push, of `batch` tuples: the requested one, or a scan while that is cheap."""
     later = choose(bound, request, batch, workers)
-    if request.algorithm != "auto" or later.name in (NestedLoop.name, AS_OF):
+    if request.algorithm != "auto" or later.name in (NestedLoop.name, AS_OF, SUMMARY):
         return later
     if later.name == IntervalSweep.name:
         reason = f"scanning is cheaper so far; {later.name} once the intervals are short enough: {later.reason}"

@@ -35,6 +35,8 @@ AlgorithmName = Literal[
 AUTO = "auto"
 AS_OF = "asof"
 """The algorithm of as-of joins by key; only `auto` chooses it."""
+SUMMARY = "summary"
+"""The algorithm of joins with summaries; only `auto` chooses it."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def register_algorithm(
     Raises:
         SpecError: the name is none or taken, an index is not known, or an argument is of the wrong kind.
     """
-    if name in (AUTO, AS_OF):
+    if name in (AUTO, AS_OF, SUMMARY):
         raise SpecError(f"algorithm={name!r} is the package's own: register another name")
     for what, given in (("build", build), ("live", live), ("kernel", kernel)):
         if not callable(given) and (given is not None or what == "build"):

@@ -16,6 +16,7 @@ from streamjoin._cache import cache_dir
 from streamjoin.model.asof import AsOf
 from streamjoin.model.predicates import Band, Equi, Theta, Within
 from streamjoin.model.spec import JoinSpec
+from streamjoin.model.summary import Summary
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 
 _ROWS = 64
@@ -107,6 +108,9 @@ def warm() -> Iterator[str]:
     yield "kinds of join"
 
 
+_SUMMARIES = {"n": "count(*)", "x": "sum(r.f64)", "y": "sum(r.i64)", "z": "max(r.f64)", "last": "last(r.f64)"}
+
+
 def _kinds() -> Iterator[JoinSpec]:
     for window in (CountWindow(40), (TimeWindow(5), TimeWindow(9))):
         for how in ("full", "semi", "anti"):
@@ -114,6 +118,7 @@ def _kinds() -> Iterator[JoinSpec]:
     yield JoinSpec(Equi("i64"), TimeWindow(5), "t", "arrival", "left", lateness=3)
     for on in (Equi("i64") & Equi("s"), Theta("l.i64 < r.i64")):
         yield JoinSpec(on, time="t", order="event_time", how="left", match=AsOf("nearest", tolerance=5))
+        yield JoinSpec(on, time="t", order="event_time", how="left", match=Summary(_SUMMARIES, between=(-5, 5)))
 
 
 def _specs() -> Iterator[JoinSpec]:

@@ -283,6 +283,13 @@ def merge(others: Array, into: Array, rows: Array, head: int) -> None:
 
 
 @kernel
+def take_away(others: Array, into: Array, rows: Array, head: int) -> None:
+    """Subtract each of some rows from the row at `into`."""
+    for i in range(into.size):
+        _combine(rows[into[i]], others[i], head, True)
+
+
+@kernel
 def differences(rows: Array, until: Array, since: Array, head: int, out: Array) -> None:
     """out[i] becomes row until[i] less row since[i]; at NONE there are zeros."""
     for i in range(until.size):

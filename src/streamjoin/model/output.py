@@ -72,6 +72,7 @@ def output(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> ResultColumns:
     if spec.left_only:
         result = tuple(OutputColumn(name, "left", name) for name in left.names)
     if isinstance(spec.match, Summary):
+        _check_new_names(spec.match, left)
         result += tuple(OutputColumn(name, "summary", name) for name in spec.match.names)
     for names in (columns, result):
         _check_names([column.name for column in names] + ([time] if time else []))
@@ -162,6 +163,17 @@ def _shared_keys(spec: JoinSpec) -> set[str]:
                 if isinstance(one, Column) and isinstance(other, Column) and one.name == other.name:
                     keys.add(one.name)
     return keys
+
+
+def _check_new_names(match: Summary, left: pa.Schema) -> None:
+    taken = {name.lower(): name for name in left.names}
+    for name in match.names:
+        if name.lower() in taken:
+            raise SchemaError(
+                f"the summary {name!r} would be called like the left column {taken[name.lower()]!r}: give it another "
+                "name"
+            )
+        taken[name.lower()] = name
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -39,6 +39,7 @@ from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.settings import MAX_ROWS, OpenSettings, check_sources, check_workers
 from streamjoin.joins.kinds.asof_operator import AsOfByKey, AsOfOperator
+from streamjoin.joins.kinds.summary_operator import Summarising, SummaryOperator
 from streamjoin.joins.registry import KINDS, AlgorithmName
 from streamjoin.model.binding import BoundSpec, bind, narrowed
 from streamjoin.model.comparisons import with_comparisons
@@ -441,9 +442,11 @@ class Join(Calls):
             return []
         bound = with_comparisons(narrowed(bind(self.spec, left, right), self._columns))
         choice = auto.begin(bound, self._settings.request, batch, self._workers.n)
-        self._operator: Operator | AsOfOperator
+        self._operator: Operator | AsOfOperator | SummaryOperator
         if choice.name == AsOfByKey.name:
             self._operator = AsOfOperator(bound, choice, self._workers, self._counts)
+        elif choice.name == Summarising.name:
+            self._operator = SummaryOperator(bound, choice, self._workers, self._counts)
         else:
             self._operator = Operator(bound, choice, self._workers, self._counts, self._settings.general_pushes)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)

@@ -9,23 +9,24 @@ from streamjoin.joins.cost import EQUATIONS, Workload, calibrate, model
 from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.spec import JoinSpec
+from streamjoin.model.summary import Summary
 
 
 def in_short(name: str, spec: JoinSpec, algorithm: str | None, *facts: str) -> str:
     """A running join in one line, as `repr` shows it."""
-    as_of = "" if spec.match is None else f", as of {spec.match}"
+    match = _match(spec)
     windows = spec.windows if spec.windows[0] != spec.windows[1] else spec.windows[:1]
     window = f", window {' and '.join(map(str, windows))}" if spec.match is None else ""
     chosen = "no algorithm yet" if algorithm is None else f"algorithm {algorithm}"
-    return f"<{'; '.join([f'{name} {spec.how} on {spec.predicate}{as_of}{window}, {spec.runs_in}', chosen, *facts])}>"
+    return f"<{'; '.join([f'{name} {spec.how} on {spec.predicate}{match}{window}, {spec.runs_in}', chosen, *facts])}>"
 
 
 def explain(
     spec: JoinSpec, bound: BoundSpec | None, choice: AlgorithmChoice | None, workers: int, figures: dict[str, Any]
 ) -> PlanText:
     """The plan, one fact per line, with measurements once the join has run."""
-    as_of = "" if spec.match is None else f", as of {spec.match}"
-    lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}{as_of}"]
+    match = _match(spec)
+    lines = [f"join        {spec.how}{' (self-join)' if spec.self_join else ''} on {spec.predicate}{match}"]
     if spec.match is None:
         lines.append(f"windows     left {spec.windows[0]}, right {spec.windows[1]}")
     if bound is None or choice is None:
@@ -71,6 +72,12 @@ def _costs(choice: AlgorithmChoice, workers: int, figures: dict[str, Any]) -> li
     measured = 1e9 * figures["seconds"].get("pair", 0.0) / tuples
     lines.append(f"            measured so far for {choice.index}: {measured:,.0f} ns per tuple, including refinement")
     return lines
+
+
+def _match(spec: JoinSpec) -> str:
+    if spec.match is None:
+        return ""
+    return f", summary {spec.match}" if isinstance(spec.match, Summary) else f", as of {spec.match}"
 
 
 def _lateness(bound: BoundSpec) -> str:

@@ -17,6 +17,7 @@ from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.joins.kinds.asof_operator import AsOfOperator
 from streamjoin.joins.kinds.base import Tail
+from streamjoin.joins.kinds.summary_operator import SummaryOperator
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import InputError
 from streamjoin.windows.buffer import Restore
@@ -33,7 +34,12 @@ class Intake:
     """Orders the input of one bound join."""
 
     def __init__(
-        self, bound: BoundSpec, operator: Operator | AsOfOperator, sources: Sources, counts: Counts, late: LateRows
+        self,
+        bound: BoundSpec,
+        operator: Operator | AsOfOperator | SummaryOperator,
+        sources: Sources,
+        counts: Counts,
+        late: LateRows,
     ) -> None:
         self._bound = bound
         self._empty = _no_tuples(bound)
