@@ -25,6 +25,7 @@ from streamjoin.joins.engine.intake import SIDES
 from streamjoin.joins.engine.settings import OpenSettings
 from streamjoin.joins.kinds.asof_tables import rows_behind
 from streamjoin.joins.kinds.base import MISSING
+from streamjoin.joins.kinds.summary_values import of_nothing
 from streamjoin.joins.registry import AS_OF, AlgorithmName
 from streamjoin.model.asof import AsOf, Direction
 from streamjoin.model.binding import bind, column_type
@@ -162,8 +163,10 @@ def _joined(
     spec: JoinSpec, frames: Frames, tables: Tables, settings: OpenSettings, chosen: Sequence[OutputColumn]
 ) -> Any:
     """The result of a join that runs as one of streams does, over the numbers of rows."""
-    # A key that has the value of either side, and the result's time, come from the join itself.
-    made = [column.name for column in chosen if column.is_key and "right" in spec.preserved]
+    # A key that has the value of either side, summaries and the result's time come from the join itself.
+    made = [
+        column.name for column in chosen if column.side == "summary" or (column.is_key and "right" in spec.preserved)
+    ]
     numbers = [_free_name(f"{side} row", [frame.schema for frame in frames]) for side in SIDES]
     tables = (
         _numbered(tables[0], numbers[0], len(frames[0])),
@@ -199,7 +202,8 @@ def _built(
         names.append(time)
         source = spec.time_columns[0]
         field = pa.field(time, schemas[0].field(source).type if made is None else made.schema.field(time).type)
-    fields = output_schema(chosen, schemas[0], schemas[1], field, spec.how, spec.time_columns)
+    new = made.schema if made is not None and isinstance(spec.match, Summary) else None
+    fields = output_schema(chosen, schemas[0], schemas[1], field, spec.how, spec.time_columns, new)
     if field is not None and made is None:
         chosen = [*chosen, OutputColumn(field.name, "left", source)]
     columns = {} if made is None else frames[0].columns_of(made)
@@ -235,8 +239,12 @@ def _unmatched(spec: JoinSpec, tables: Tables, schema: pa.Schema, late: pa.Table
     sources: dict[tuple[str, str], str] = {(c.side, c.source): c.name for c in names.late_columns}
     columns = {column.name: column for column in names.columns}
     arrays = []
+    summary = bind(spec, tables[0].schema, tables[1].schema).summary if isinstance(spec.match, Summary) else None
     for field in schema:
         column = columns.get(field.name)
+        if column is not None and column.side == "summary" and summary is not None:
+            arrays.append(of_nothing(summary, field, own.num_rows))
+            continue
         if column is None:
             arrays.append(pa.nulls(own.num_rows, field.type))
             continue

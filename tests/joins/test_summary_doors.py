@@ -1,0 +1,213 @@
+"""Summaries at every door: live joins, complete tables of any library, columns, limits, and what is told of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+import streamjoin as sj
+from streamjoin.model.errors import NotSupportedError, SchemaError, TooManyRowsError
+from tests.joins.live_runs import ending
+from tests.joins.summary_runs import SCHEMA, Case, rows_in, summary_cases, table_of
+
+SUMMARIES = {"n": "count(*)", "x": "sum(r.px)", "top": "max(r.px)", "mid": "median(r.px)"}
+
+
+def tables(n: int = 2_000, seed: int = 3) -> tuple[pa.Table, pa.Table]:
+    """Trades and quotes in the order of time."""
+    rng = np.random.default_rng(seed)
+    sides = []
+    for _ in range(2):
+        sides.append(
+            pa.table(
+                {
+                    "sym": [f"s{key}" for key in rng.integers(0, 5, n)],
+                    "t": np.sort(rng.integers(0, n, n)),
+                    "px": rng.choice([0.1, 1e16, -1e16, 3.25, 7e-9], n),
+                }
+            )
+        )
+    return sides[0], sides[1]
+
+
+def spec(**settings: Any) -> sj.JoinSpec:
+    match = sj.Summary(settings.pop("summaries", SUMMARIES), settings.pop("between", (-20, 5)))
+    return sj.JoinSpec(**{"on": "sym", "time": "t", "how": "left", "match": match, **settings})
+
+
+@settings(deadline=None, max_examples=40)
+@given(case=summary_cases())
+def test_a_live_join_gives_the_same_bits(case: Case) -> None:
+    sides = ("left",) if case.spec.self_join else ("left", "right")
+    schemas = {f"{side}_schema": SCHEMA for side in sides}
+    with ending(), sj.live(case.spec, **schemas) as live:
+        inlets = {(side, name): live.source(side, name) for side in sides for name in ("a", "b")}
+        for right, source, rows in case.pushes:
+            inlets["right" if right else "left", source].push(table_of(rows))
+        live.close()
+        batches = list(live)
+    found = [row for batch in batches for row in rows_in(batch, case)]
+    assert found == case.expected()
+
+
+def test_no_cut_changes_a_bit() -> None:
+    left, right = tables()
+    results = []
+    for size in (7, 100, 5_000):
+        with sj.open(spec()) as join:
+            parts = [
+                join.push(left.slice(begin, size), right.slice(begin, size)) for begin in range(0, len(left), size)
+            ]
+            results.append(pa.concat_tables([*parts, join.close()]))
+    assert results[0].num_rows == len(left)
+    assert results[0].equals(results[1]) and results[0].equals(results[2])
+    complete = sj.join(left, right, "sym", time="t", how="left", match=spec().match)
+    assert complete.equals(results[0])
+
+
+def test_frames_come_back_as_what_they_were() -> None:
+    left, right = tables(300)
+    wanted = sj.join(left, right, "sym", time="t", how="left", match=spec().match)
+    frame = sj.join(left.to_pandas(), right.to_pandas(), "sym", time="t", how="left", match=spec().match)
+    assert isinstance(frame, pd.DataFrame)
+    assert frame.equals(wanted.to_pandas())
+    rows = sj.join(pl.from_arrow(left), right, "sym", time="t", how="left", match=spec().match, columns=["t", "n"])
+    assert isinstance(rows, pl.DataFrame)
+    assert rows.equals(pl.from_arrow(wanted.select(["t", "n"])))
+    shuffled = right.take(pa.array(np.random.default_rng(1).permutation(len(right))))
+    inner = sj.join(left, shuffled, "sym", time="t", match=spec(summaries={"n": "count(*)"}).match)
+    assert inner["n"].to_pylist() == [n for n in wanted["n"].to_pylist() if n]
+
+
+def test_a_row_without_a_time_has_an_empty_window() -> None:
+    left = pa.table({"sym": ["A", "A"], "t": pa.array([None, 5], pa.int64())})
+    right = pa.table({"sym": ["A"], "t": [5], "px": [1.5]})
+    rows = sj.join(left, right, "sym", time="t", how="left", match=spec().match)
+    assert rows.to_pylist() == [
+        {"sym": "A", "t": 5, "n": 1, "x": 1.5, "top": 1.5, "mid": 1.5},
+        {"sym": "A", "t": None, "n": 0, "x": None, "top": None, "mid": None},
+    ]
+
+
+def test_pandas_rolling_is_a_summary_of_a_self_join() -> None:
+    rng = np.random.default_rng(8)
+    times = np.cumsum(rng.integers(1, 4, 500))
+    frame = pd.DataFrame({"t": times, "px": np.round(rng.uniform(1, 100, 500), 2)})
+    match = sj.Summary({"mean": "avg(r.px)", "low": "min(r.px)", "n": "count(*)"}, between=(-10, 0), itself=True)
+    with sj.open(sj.JoinSpec(on=None, time="t", self_join=True, match=match)) as join:
+        rows = pa.concat_tables([join.push(frame), join.close()]).to_pandas()
+    stamped = frame.set_index(pd.to_datetime(frame["t"], unit="s"))["px"].rolling("10s", closed="both")
+    np.testing.assert_allclose(rows["mean"], stamped.mean(), rtol=1e-12)
+    assert rows["low"].tolist() == stamped.min().tolist()
+    assert rows["n"].tolist() == stamped.count().tolist()
+
+
+def test_duckdb_and_a_summary_agree() -> None:
+    import duckdb
+
+    left, right = tables(400, 5)
+    right = right.set_column(2, "px", pa.array(np.random.default_rng(2).uniform(1, 100, 400)))
+    rows = sj.join(
+        left, right, "sym", time="t", how="left",
+        match=sj.Summary({"n": "count(*)", "x": "avg(r.px)", "top": "max(r.px)", "mid": "median(r.px)",
+                          "q": "quantile(r.px, 0.3)", "sd": "stddev_samp(r.px)"}, between=(-20, 5)),
+    )  # fmt: skip
+    numbered = left.append_column("place", pa.array(range(len(left))))
+    with duckdb.connect() as database:
+        database.register("l", numbered)
+        database.register("r", right)
+        wanted = database.sql(
+            "SELECT place, count(r.px) n, avg(r.px) x, max(r.px) top, median(r.px) mid, quantile_cont(r.px, 0.3) q, "
+            "stddev_samp(r.px) sd FROM l LEFT JOIN r ON l.sym = r.sym AND r.t BETWEEN l.t - 20 AND l.t + 5 "
+            "GROUP BY place ORDER BY place"
+        ).fetchall()
+    for row, other in zip(rows.to_pylist(), wanted, strict=True):
+        for name, value in zip(("n", "x", "top", "mid", "q", "sd"), other[1:], strict=True):
+            assert row[name] == (None if value is None else pytest.approx(value, rel=1e-9)), name
+
+
+def test_columns_that_are_not_wanted_are_not_computed() -> None:
+    left, right = tables(100)
+    with sj.open(spec(), columns=["t", "n"]) as join:
+        rows = pa.concat_tables([join.push(left, right), join.close()])
+        assert "MEDIAN" in join.explain() and rows.schema.names == ["t", "n"]
+    assert (
+        rows["n"].to_pylist() == sj.join(left, right, "sym", time="t", how="left", match=spec().match)["n"].to_pylist()
+    )
+
+
+def test_a_sum_beyond_its_type_is_null_and_counted() -> None:
+    right = pa.table({"sym": ["A", "A"], "t": [1, 1], "px": pa.array([2**63 - 1, 1], pa.int64())})
+    left = pa.table({"sym": ["A"], "t": [1]})
+    with sj.open(spec(summaries={"x": "sum(r.px)", "mid": "avg(r.px)"})) as join:
+        rows = pa.concat_tables([join.push(left, right), join.close()])
+        assert rows.to_pylist() == [{"sym": "A", "t": 1, "x": None, "mid": 2.0**62}]
+        assert join.metrics()["overflowed"] == 1
+
+
+def test_a_row_comes_out_when_no_right_tuple_can_follow() -> None:
+    with sj.open(spec(between=(-5, 3)), left_schema=tables(1)[0].schema, right_schema=tables(1)[0].schema) as join:
+        row = {"sym": "A", "px": 1.0}
+        assert join.push(left=[{**row, "t": 10}]).num_rows == 0
+        assert join.push(right=[{**row, "t": 12}]).num_rows == 0
+        assert join.advance(13).num_rows == 0
+        assert join.advance(14).to_pylist() == [{**row, "t": 10, "n": 1, "x": 1.0, "top": 1.0, "mid": 1.0}]
+    with sj.open(spec(between=(-5, -3)), left_schema=tables(1)[0].schema, right_schema=tables(1)[0].schema) as join:
+        join.push(right=[{**row, "t": 6}])
+        join.push(left=[{**row, "t": 10}])
+        assert join.advance(11, side="right")["n"].to_pylist() == [1]
+
+
+def test_limits_and_plans() -> None:
+    left, right = tables(100)
+    with sj.open(spec(), max_rows=5) as join:
+        with pytest.raises(TooManyRowsError):
+            join.push(left, right)
+        assert join.metrics()["tuples_left"] == 0
+        plan = join.explain()
+    assert "n, x, top, mid from -20 to 5" in repr(join)
+    with sj.open(spec()) as join:
+        join.push(left, right)
+        plan = join.explain()
+        join.close()
+    assert "COUNT(*), SUM(r.px), MAX(r.px) from prefix sums and ladders, however many match" in plan
+    assert "MEDIAN(r.px) by enumerating every match" in plan
+    with sj.open(spec(on="l.px < r.px")) as join:
+        join.push(left, right)
+        assert "more than equalities" in join.explain()
+        join.close()
+    with pytest.raises(NotSupportedError, match="algorithm='auto'"):
+        sj.open(spec(), "sweep").push(left, right)
+    with pytest.raises(SchemaError, match="did you mean"):
+        sj.open(spec(summaries={"x": "sum(r.pxx)"})).push(left, right)
+
+
+def test_state_is_bounded_by_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamjoin.joins.kinds.summary_operator._LEAST_STORED", 100)
+    with sj.open(spec(summaries={"x": "sum(r.px)", "n": "count(*)"})) as join:
+        largest = 0
+        for begin in range(0, 200_000, 2_000):
+            side = pa.table(
+                {"sym": [f"k{i}" for i in range(begin, begin + 2_000)], "t": range(begin, begin + 2_000),
+                 "px": np.full(2_000, math.pi)}
+            )  # fmt: skip
+            join.push(side, side)
+            largest = max(largest, join.metrics()["stored"], join.metrics()["keys"])
+        assert largest < 10_000
+        join.close()
+
+
+def test_threads_change_nothing() -> None:
+    left, right = tables(50)
+    case_rows = []
+    for workers in (1, 2):
+        with sj.open(spec(), workers=workers) as join:
+            case_rows.append(pa.concat_tables([join.push(left, right), join.close()]))
+    assert case_rows[0].equals(case_rows[1])
