@@ -123,6 +123,15 @@ def test_how_the_columns_of_the_result_are_named(tmp_path: Path) -> None:
     assert (spec.suffixes, spec.both_keys, spec.result_time) == (("", "_quote"), True, "at")
 
 
+def test_summaries(tmp_path: Path) -> None:
+    keys = 'summary = { n = "count(*)", mid = "avg(r.px)" }\nbetween = ["-5 s", "1 s"]\nhow = "left"'
+    spec = read(tmp_path, WHOLE.replace(WINDOW, keys)).spec
+    assert spec.match == sj.Summary({"n": "count(*)", "mid": "avg(r.px)"}, ("-5 s", "1 s")) and spec.how == "left"
+    keys = 'summary = { n = "count(*)" }\nbetween = ["-5 s", "0 s"]\nprevailing = true'
+    spec = read(tmp_path, WHOLE.replace(WINDOW, keys).replace(CONDITION, 'on = "sym"')).spec
+    assert spec.match == sj.Summary({"n": "count(*)"}, ("-5 s", "0 s"), prevailing=True)
+
+
 def test_the_kind_of_join(tmp_path: Path) -> None:
     pipeline = read(tmp_path, WHOLE.replace("[join]", '[join]\nhow = "full"'))
     assert pipeline.spec.how == "full" and "full join: " in describe(pipeline)
@@ -255,6 +264,12 @@ MISTAKES = [
     ('lateness = "2 seconds"', "match = { tolerance = 2.5 }", 29, "tolerance"),
     ('lateness = "2 seconds"', 'match = { tolerance = "2 seconds" }', 27, "an as-of join has no window"),
     ('window = ["5 seconds", { time = "1 minute" }]', "match = { nearest = true }", 27, "nearest"),
+    (WINDOW, 'summary = { n = "sum(r.px" }\nbetween = ["-5 s", "1 s"]', 27, "the summary 'n'"),
+    (WINDOW, 'summary = { n = "count(*)" }', 25, r"\[join\] has no 'between'"),
+    (WINDOW, 'summary = { n = "count(*)" }\nbetween = ["1 s"]', 27, "the first and the last time"),
+    (WINDOW, 'summary = { n = "count(*)" }\nbetween = ["1 s", "2 s"]\nmatch = {}', 29, "either summary or match"),
+    ('lateness = "2 seconds"', 'between = ["1 s", "2 s"]', 29, "between belongs to summaries"),
+    ('time = "ts"', 'time = "ts"\nsummary = { n = "count(*)" }\nbetween = ["1 s", "2 s"]', 27, "leave out window"),
     ('lateness = "2 seconds"', 'how = "outer"', 29, "it is one of 'inner'"),
     ('lateness = "2 seconds"', 'order = "arrival"', 29, "it is one of event_time"),
     ('lateness = "2 seconds"', 'suffixes = ["_l"]', 29, "two different texts"),

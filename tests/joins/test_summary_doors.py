@@ -204,6 +204,11 @@ def test_state_is_bounded_by_the_windows(monkeypatch: pytest.MonkeyPatch) -> Non
         join.close()
 
 
+def test_spark_says_that_it_has_no_summaries() -> None:
+    with pytest.raises(NotSupportedError, match="match=Summary does not run on Spark yet"):
+        sj.spark.join(None, None, spec())  # type: ignore[arg-type]
+
+
 def test_threads_change_nothing() -> None:
     left, right = tables(50)
     case_rows = []

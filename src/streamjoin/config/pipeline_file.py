@@ -35,6 +35,7 @@ from streamjoin.model.asof import AsOf
 from streamjoin.model.errors import SpecError
 from streamjoin.model.predicates import Band, Equi, JoinPredicate, Theta, as_predicate
 from streamjoin.model.spec import JoinSpec, as_suffixes, check_how
+from streamjoin.model.summary import Summary
 from streamjoin.model.window import CountWindow, TimeWindow, Window, as_window
 from streamjoin.storage.ranges import MOST_PARTITIONS
 
@@ -42,9 +43,12 @@ _ON = 'on = "l.sym = r.sym AND abs(l.px - r.bid) <= 0.25"'
 _TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta = "l.qty < r.size" }'
 _KEYS = (
     "on", "window", "time", "lateness", "ordered", "idle", "positions", "punctuate", "columns", "late", "order", "how",
-    "match", "self_join", "suffixes", "both_keys", "result_time", "end_of_input",
+    "match", "summary", "between", "prevailing", "itself", "self_join", "suffixes", "both_keys", "result_time",
+    "end_of_input",
 )  # fmt: skip
 _MATCH = 'match = { direction = "backward", tolerance = "5 seconds" }'
+_SUMMARY = 'summary = { n = "count(*)", mid = "avg(r.bid)" }'
+_BETWEEN = 'between = ["-5 seconds", "1 second"]'
 _WINDOW = 'window = "5 seconds", or "1000 rows", or a list of a left and a right one'
 
 
@@ -79,10 +83,12 @@ def term_lines(table: ConfigTable) -> dict[str, int]:
 
 
 def _spec(table: ConfigTable) -> JoinSpec:
-    match = _match(table)
+    match = _summary(table) or _match(table)
     on = None if match is not None and "on" not in table.values else table.build(lambda: _condition(table), "on")
     window = _windows(table) if match is None else None
     if match is not None and "window" in table.values:
+        if isinstance(match, Summary):
+            table.fail(f"{_BETWEEN} is the window of summaries: leave out window", "window")
         table.fail(f"an as-of join has no window: {_MATCH} says how far apart the two times may be", "window")
     time = table.pair("time", 'time = "ts", or ["left_ts", "right_ts"]')
     table.one_of("order", ("event_time",), "event_time")
@@ -95,11 +101,28 @@ def _spec(table: ConfigTable) -> JoinSpec:
         table.build(lambda: TimeWindow(lateness), "lateness")
     table.build(lambda: check_how(how), *(("how",) if "how" in table.values else ()))
     kinds: dict[str, Any] = {"how": how, "match": match, "self_join": self_join}
+    part = "summary" if isinstance(match, Summary) else "match"
     return table.build(
         lambda: JoinSpec(on=on, window=window, time=time, order="event_time", lateness=lateness, **kinds, **names),
-        *(("how",) if how != "inner" else ("match",) if match is not None else ()),
+        *(("how",) if how != "inner" else (part,) if match is not None else ()),
         alone=False,
     )
+
+
+def _summary(table: ConfigTable) -> Summary | None:
+    summaries = table.get("summary", (dict,), example=_SUMMARY)
+    between = table.get("between", (list,), example=_BETWEEN)
+    flags = {key: bool(table.get(key, (bool,), example=f"{key} = true")) for key in ("prevailing", "itself")}
+    if summaries is None:
+        for key in ("between", "prevailing", "itself"):
+            if key in table.values:
+                table.fail(f"{key} belongs to summaries: add {_SUMMARY}", key)
+        return None
+    if "match" in table.values:
+        table.fail("a join has either summary or match, not both", "match")
+    if between is None:
+        table.missing("between", _BETWEEN)
+    return table.build(lambda: Summary(summaries, between, **flags), "summary")
 
 
 def _match(table: ConfigTable) -> AsOf | None:
@@ -286,7 +309,8 @@ def _pipeline(file: Path, top: ConfigTable) -> Pipeline:
     storage = read_storage(top)
     top.finish()
     lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
-    lines |= {f"join.{key}": join.line(key) for key in ("time", "columns", "window", "match", "lateness", "late")}
+    parts = ("time", "columns", "window", "match", "summary", "lateness", "late")
+    lines |= {f"join.{key}": join.line(key) for key in parts}
     lines |= term_lines(join)
     lines |= {f"sink.{key}": table.line(key) for key in ("select", "key", "path")}
     for name_, source_table in tables.items():

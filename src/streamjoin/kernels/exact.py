@@ -25,7 +25,8 @@ NONE: Final = -1
 _ROOM_BITS: Final = 41
 # The places of the counts of a row.
 _COUNT, _NANS, _PLUS, _MINUS = 0, 1, 2, 3
-_U0, _U1, _U6, _U63 = np.uint64(0), np.uint64(1), np.uint64(6), np.uint64(63)
+# A row is an array and a place: a view of it would count its users, which costs more than adding to it.
+_U0, _U1, _U63 = np.uint64(0), np.uint64(1), np.uint64(63)
 _U52, _U64 = np.uint64(52), np.uint64(64)
 _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
@@ -132,16 +133,16 @@ def _span(values: Array, present: Array, span: Array) -> None:
 
 
 @inlined
-def _add_at(row: Array, at: Any, low: Any, high: Any, negative: bool) -> None:
+def _add_at(rows: Array, i: Any, at: Any, low: Any, high: Any, negative: bool) -> None:
     """Add, or take away, a number of two words at the place of a row's word."""
-    end = row.size
-    old = row[at]
+    end = rows.shape[1]
+    old = rows[i, at]
     new = old - low if negative else old + low
     carry = _U1 if (new > old if negative else new < old) else _U0
-    row[at] = new
+    rows[i, at] = new
     place = at + 1
     if place < end and (high != _U0 or carry != _U0):
-        old = row[place]
+        old = rows[i, place]
         if negative:
             new = old - high
             further = new > old
@@ -154,26 +155,26 @@ def _add_at(row: Array, at: Any, low: Any, high: Any, negative: bool) -> None:
             old = new
             new = new + carry
             further = further or new < old
-        row[place] = new
+        rows[i, place] = new
         place += 1
         while further and place < end:
-            old = row[place]
+            old = rows[i, place]
             new = old - _U1 if negative else old + _U1
-            row[place] = new
+            rows[i, place] = new
             further = new > old if negative else new < old
             place += 1
 
 
 @inlined
-def _add_float(row: Array, bits: Any, head: Any, first: Any) -> None:
+def _add_float(rows: Array, i: Any, bits: Any, head: Any, first: Any) -> None:
     """Add a float64, given by its bits, to a row."""
-    row[_COUNT] += _U1
+    rows[i, _COUNT] += _U1
     exponent = np.int64((bits >> _U52) & _INFINITE)
     whole = bits & _FRACTION
     negative = bits >> _U63 != _U0
     if exponent == 0x7FF:
         place = _NANS if whole != _U0 else _MINUS if negative else _PLUS
-        row[place] += _U1
+        rows[i, place] += _U1
         return
     if exponent == 0:
         exponent = np.int64(1)
@@ -190,7 +191,14 @@ def _add_float(row: Array, bits: Any, head: Any, first: Any) -> None:
     low, high = whole << shift, _U0
     if shift != _U0:
         high = whole >> (_U64 - shift)
-    _add_at(row, head + (bit >> 6), low, high, negative)
+    _add_at(rows, i, head + (bit >> 6), low, high, negative)
+
+
+@inlined
+def _copy(rows: Array, i: Any, out: Array, j: Any) -> None:
+    """Copy a row, or zeros for NONE."""
+    for place in range(out.shape[1]):
+        out[j, place] = _U0 if i == NONE else rows[i, place]
 
 
 @kernel
@@ -200,13 +208,9 @@ def prefix_floats(
     """Fill rows from `begin` on: each is the row at `previous`, or zeros at NONE, and its own value if present."""
     bits = values.view(np.uint64)
     for i in range(values.size):
-        row, before = rows[begin + i], previous[i]
-        if before == NONE:
-            row[:] = _U0
-        else:
-            row[:] = rows[before]
+        _copy(rows, previous[i], rows, begin + i)
         if present[i]:
-            _add_float(row, bits[i], head, first)
+            _add_float(rows, begin + i, bits[i], head, first)
 
 
 @kernel
@@ -215,35 +219,32 @@ def add_floats(values: Array, present: Array, into: Array, rows: Array, head: in
     bits = values.view(np.uint64)
     for i in range(values.size):
         if present[i]:
-            _add_float(rows[into[i]], bits[i], head, first)
+            _add_float(rows, into[i], bits[i], head, first)
 
 
 @inlined
-def _add_whole(row: Array, words: Array) -> None:
+def _add_whole(rows: Array, i: Any, words: Array, j: Any) -> None:
     """Add a whole number, in words with its sign in the top one, to a row."""
-    row[_COUNT] += _U1
-    carry, sign = _U0, _U0 - (words[words.size - 1] >> _U63)
-    for place in range(1, row.size):
-        old = row[place]
-        own = words[place - 1] if place <= words.size else sign
+    rows[i, _COUNT] += _U1
+    n = words.shape[1]
+    carry, sign = _U0, _U0 - (words[j, n - 1] >> _U63)
+    for place in range(1, rows.shape[1]):
+        old = rows[i, place]
+        own = words[j, place - 1] if place <= n else sign
         new = old + own
         further = new < old
         new = new + carry
         carry = _U1 if further or (carry != _U0 and new == _U0) else _U0
-        row[place] = new
+        rows[i, place] = new
 
 
 @kernel
 def prefix_wholes(values: Array, present: Array, previous: Array, rows: Array, begin: int) -> None:
     """`prefix_floats` for whole numbers, which are rows of words."""
     for i in range(values.shape[0]):
-        row, before = rows[begin + i], previous[i]
-        if before == NONE:
-            row[:] = _U0
-        else:
-            row[:] = rows[before]
+        _copy(rows, previous[i], rows, begin + i)
         if present[i]:
-            _add_whole(row, values[i])
+            _add_whole(rows, begin + i, values, i)
 
 
 @kernel
@@ -251,102 +252,101 @@ def add_wholes(values: Array, present: Array, into: Array, rows: Array) -> None:
     """`add_floats` for whole numbers, which are rows of words."""
     for i in range(values.shape[0]):
         if present[i]:
-            _add_whole(rows[into[i]], values[i])
+            _add_whole(rows, into[i], values, i)
 
 
 @inlined
-def _combine(row: Array, other: Array, head: Any, negative: bool) -> None:
+def _combine(rows: Array, i: Any, others: Array, j: Any, head: Any, negative: bool) -> None:
     """Add a row of the same layout, or take it away."""
     for place in range(head):
-        row[place] = row[place] - other[place] if negative else row[place] + other[place]
+        own = rows[i, place]
+        rows[i, place] = own - others[j, place] if negative else own + others[j, place]
     carry = _U0
-    for place in range(head, row.size):
-        old = row[place]
+    for place in range(head, rows.shape[1]):
+        old, other = rows[i, place], others[j, place]
         if negative:
-            new = old - other[place]
+            new = old - other
             further = new > old
             own = new - carry
             carry = _U1 if further or own > new else _U0
         else:
-            new = old + other[place]
+            new = old + other
             further = new < old
             own = new + carry
             carry = _U1 if further or own < new else _U0
-        row[place] = own
+        rows[i, place] = own
 
 
 @kernel
 def merge(others: Array, into: Array, rows: Array, head: int) -> None:
     """Add each of some rows to the row at `into`."""
     for i in range(into.size):
-        _combine(rows[into[i]], others[i], head, False)
+        _combine(rows, into[i], others, i, head, False)
 
 
 @kernel
 def take_away(others: Array, into: Array, rows: Array, head: int) -> None:
     """Subtract each of some rows from the row at `into`."""
     for i in range(into.size):
-        _combine(rows[into[i]], others[i], head, True)
+        _combine(rows, into[i], others, i, head, True)
 
 
 @kernel
 def differences(rows: Array, until: Array, since: Array, head: int, out: Array) -> None:
     """out[i] becomes row until[i] less row since[i]; at NONE there are zeros."""
     for i in range(until.size):
-        if until[i] == NONE:
-            out[i, :] = _U0
-        else:
-            out[i, :] = rows[until[i]]
+        _copy(rows, until[i], out, i)
         if since[i] != NONE:
-            _combine(out[i], rows[since[i]], head, True)
+            _combine(out, i, rows, since[i], head, True)
 
 
 @inlined
-def _bits_from(row: Array, head: Any, at: Any) -> Any:
+def _bits_from(rows: Array, i: Any, head: Any, at: Any) -> Any:
     """The 64 bits of a row's number from bit `at` on."""
     place, shift = head + (at >> 6), np.uint64(at) & _U63
-    bits = row[place] >> shift
-    if shift != _U0 and place + 1 < row.size:
-        bits = bits | (row[place + 1] << (_U64 - shift))
+    bits = rows[i, place] >> shift
+    if shift != _U0 and place + 1 < rows.shape[1]:
+        bits = bits | (rows[i, place + 1] << (_U64 - shift))
     return bits
 
 
 @inlined
-def _any_below(row: Array, head: Any, at: Any) -> bool:
+def _any_below(rows: Array, i: Any, head: Any, at: Any) -> bool:
     """Whether a bit of a row's number below bit `at` is set."""
     last = head + (at >> 6)
     for place in range(head, last):
-        if row[place] != _U0:
+        if rows[i, place] != _U0:
             return True
-    return bool(row[last] & ((_U1 << (np.uint64(at) & _U63)) - _U1) != _U0)
+    return bool(rows[i, last] & ((_U1 << (np.uint64(at) & _U63)) - _U1) != _U0)
 
 
-@kernel
-def _round(row: Array, head: int, first: int) -> Any:
+@inlined
+def _round(rows: Array, i: Any, head: Any, first: Any) -> Any:
     """The bits of the float64 nearest to a row's number, which becomes its absolute value."""
-    sign = row[row.size - 1] >> _U63
+    sign = rows[i, rows.shape[1] - 1] >> _U63
     if sign != _U0:
         carry = _U1
-        for place in range(head, row.size):
-            row[place] = ~row[place] + carry
-            carry = _U1 if carry != _U0 and row[place] == _U0 else _U0
-    top = row.size - 1
-    while top >= head and row[top] == _U0:
+        for place in range(head, rows.shape[1]):
+            rows[i, place] = ~rows[i, place] + carry
+            carry = _U1 if carry != _U0 and rows[i, place] == _U0 else _U0
+    top = rows.shape[1] - 1
+    while top >= head and rows[i, top] == _U0:
         top -= 1
     if top < head:
         return _U0
-    word, highest = row[top], 64 * (top - head) - 1
-    while word != _U0:
-        word = word >> _U1
-        highest += 1
+    word, highest = rows[i, top], 64 * (top - head)
+    for step in (32, 16, 8, 4, 2, 1):
+        if word >> np.uint64(step) != _U0:
+            word = word >> np.uint64(step)
+            highest += step
     # The least bit that the result keeps.
     least = max(highest + 64 * first - 52, -1074) - 64 * first
     if least <= 0:
-        whole = row[head] << np.uint64(min(-least, 63))
+        whole = rows[i, head] << np.uint64(min(-least, 63))
     else:
-        whole = _bits_from(row, head, least)
-        half = _bits_from(row, head, least - 1) & _U1
-        if half != _U0 and (whole & _U1 != _U0 or _any_below(row, head, least - 1)):
+        whole = _bits_from(rows, i, head, least)
+        half = _bits_from(rows, i, head, least - 1) & _U1
+        if half != _U0 and (whole & _U1 != _U0 or _any_below(rows, i, head, least - 1)):
             whole = whole + _U1
     exponent = least + 64 * first + 1075
     if whole >> _U52 >= np.uint64(2):
@@ -363,15 +363,14 @@ def round_floats(rows: Array, head: int, first: int, out: Array) -> None:
     """The sums as the nearest float64; NaN and infinities as IEEE adds them. The rows are used up."""
     bits = out.view(np.uint64)
     for i in range(rows.shape[0]):
-        row = rows[i]
         if head > 1:
-            if row[_NANS] != _U0 or (row[_PLUS] != _U0 and row[_MINUS] != _U0):
+            if rows[i, _NANS] != _U0 or (rows[i, _PLUS] != _U0 and rows[i, _MINUS] != _U0):
                 out[i] = np.nan
                 continue
-            if row[_PLUS] != _U0 or row[_MINUS] != _U0:
-                out[i] = np.inf if row[_PLUS] != _U0 else -np.inf
+            if rows[i, _PLUS] != _U0 or rows[i, _MINUS] != _U0:
+                out[i] = np.inf if rows[i, _PLUS] != _U0 else -np.inf
                 continue
-        bits[i] = _round(row, head, first)
+        bits[i] = _round(rows, i, head, first)
 
 
 def whole_numbers(rows: Array, layout: Layout) -> list[int]:

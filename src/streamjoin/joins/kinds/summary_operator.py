@@ -342,7 +342,7 @@ class SummaryOperator:
         # New arrays throughout: a failed call goes back to the old ones, which nothing changes any more.
         left.renumber(renumbered[left.keys])
         self._right, self._numbers = fresh, self._numbers.shrunk(used)
-        self._room = max(_LEAST_STORED, 2 * max(needed.size, used.size))
+        self._room = max(_LEAST_STORED, 3 * max(needed.size, used.size))
 
 
 def _cut(ticks: Array | None, begin: int, n: int) -> Array:

@@ -52,6 +52,7 @@ import pyarrow as pa
 from streamjoin.model.binding import bind
 from streamjoin.model.predicates import Theta
 from streamjoin.model.spec import JoinSpec
+from streamjoin.model.summary import Summary
 from streamjoin.model.window import CountWindow
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def refused_part(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> str:
     if any(column not in schema.names for column, schema in zip(_times(pipeline), (left, right), strict=False)):
         return "join.time"
     spec = pipeline.spec
+    if isinstance(spec.match, Summary):
+        return "join.summary"
     # The join fails with any condition, for example because of the window's unit.
     if not _binds(replace(spec, on=Theta("1 = 1")), left, right):
         return _refused_length(spec, left, right)
