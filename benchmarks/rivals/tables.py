@@ -1,9 +1,9 @@
 """Two complete tables joined by one call, frames in and out: `sj.join`, and what users of pandas, Polars, DuckDB call.
 
 Trades look up the newest quote of their symbol at or before them, symbols as texts and as numbers; and two tables are
-joined by a key that each row of either has once. Everything is measured: reading the frames, the join, and the frame
-that comes out, with all columns. Each system's partners are compared with those of streamjoin. Polars and DuckDB use
-all cores, pandas and streamjoin one.
+joined by a key that each row of either has once, a number or a text. Everything is measured: reading the frames, the
+join, and the frame that comes out, with all columns. Each system's partners are compared with those of streamjoin.
+Polars and DuckDB use all cores, pandas and streamjoin one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _OURS = "streamjoin"
 _RIVALS = (("pandas", "pandas"), ("pandas", "duckdb"), ("polars", "polars"), ("arrow", "duckdb"))
 """What comes in and out, and who joins it besides streamjoin."""
-_WORKS = ("as-of by text", "as-of by number", "key")
+_WORKS = ("as-of by text", "as-of by number", "key", "key by text")
 _SYMBOLS = 1_000
 _TRADES, _QUICK = 1_000_000, 5_000
 _PRICES = ("bid", "ask")
@@ -84,7 +84,6 @@ class Tables(Experiment):
                     f"its processor time{'' if own['partners'] == row['partners'] else '; other partners'}",
                     "below 1",
                     share > 1 and own["partners"] == row["partners"],
-                    "the join by key sorts both sides" if row["work"] == "key" else "",
                 )
             )
         return judged
@@ -100,8 +99,11 @@ class Tables(Experiment):
 def make_tables(work: str, rows: int, seed: int) -> tuple[pa.Table, pa.Table]:
     """The input of a work; the times of a side differ from each other and from the other's, so that nothing ties."""
     rng = np.random.default_rng(seed)
-    if work == "key":
-        sides = [pa.table({"sym": rng.permutation(rows), "px": rng.random(rows)}) for _ in range(2)]
+    if work.startswith("key"):
+        keys: list[Any] = [rng.permutation(rows) for _ in range(2)]
+        if work == "key by text":
+            keys = [[f"ORDER{number:08d}" for number in own] for own in keys]
+        sides = [pa.table({"sym": own, "px": rng.random(rows)}) for own in keys]
         return sides[0], sides[1].rename_columns(["sym", _PRICES[0]])
     names = np.array([f"SYM{number:04d}" for number in range(_SYMBOLS)], object)
     sides = []
@@ -125,7 +127,7 @@ def partners(found: Any) -> float:
 
 def joins(work: str) -> Mapping[tuple[str, str], Callable[[Any, Any], Any]]:
     """Each system's call for a work, by system and kind of frame."""
-    by_key = work == "key"
+    by_key = work.startswith("key")
     arguments: dict[str, Any] = {"on": "sym"}
     if not by_key:
         arguments |= {"time": "ts", "match": "backward", "how": "left"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.joins.engine import frames
+from streamjoin.windows.encoding import Texts
 from tests.seeds import FRESH, crossed
 
 N = 300
@@ -145,6 +147,87 @@ def test_joins_by_key_are_those_of_pandas(how: str) -> None:
     pd.testing.assert_frame_equal(
         found.sort_values(keys, ignore_index=True), wanted.sort_values(keys, ignore_index=True)
     )
+
+
+BIG, NAN, INFINITY = 2**63 - 1, float("nan"), float("inf")
+MOMENT = dt.datetime(2024, 5, 1, 12)
+KEYS: dict[str, tuple[pa.Array, pa.Array]] = {
+    "dense": (pa.array([5, 3, None, 5, 9]), pa.array([9, 5, 4, None, 5, 77])),
+    "sparse": (pa.array([5, 10**15, None, 5, -7]), pa.array([-7, 10**15, 4, None, 5])),
+    "ends": (pa.array([BIG, -BIG - 1, 0, None]), pa.array([-BIG - 1, BIG, BIG, 1])),
+    "narrow": (pa.array([300, -1, 7, None, 255]), pa.array([7, 255, None, 7], pa.uint8())),
+    "unsigned": (pa.array([-1, 7, 0]), pa.array([2**64 - 1, 7, 2**63], pa.uint64())),
+    "booleans": (pa.array([True, None, False]), pa.array([False, True, True])),
+    "floats": (pa.array([0.0, NAN, None, 0.1, INFINITY]), pa.array([-0.0, NAN, 0.1, INFINITY])),
+    "float widths": (pa.array([0.1, 0.5, 3.0]), pa.array([0.1, 0.5, 3.0], pa.float32())),
+    "float and int": (pa.array([3.0, 2.5, NAN]), pa.array([3, 2, None])),
+    "units": (pa.array([MOMENT, None], pa.timestamp("s")), pa.array([MOMENT, MOMENT], pa.timestamp("ns"))),
+    "dates": (pa.array([MOMENT.date(), None]), pa.array([dt.datetime(2024, 5, 1), MOMENT])),
+    "decimals": (pa.array([Decimal("1.50"), None, Decimal("2.00")]), pa.array([2, 1, None])),
+    "wide decimals": (pa.array([Decimal(10**30), None]), pa.array([Decimal(10**30), Decimal(10**30 + 1)])),
+    "texts": (pa.array(["a", "", None, "bb", "a"]), pa.array(["bb", "", None, "a", "c"], pa.large_string())),
+    "dictionaries": (
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, None, 2]), pa.array(["a", None, "b"])),
+        pa.array(["b", "a", None, "a"]).dictionary_encode(),
+    ),
+    "no texts": (pa.array([None, None], pa.string()).dictionary_encode(), pa.array(["a", None])),
+    "views": (pa.array(["a", None, "c"], pa.string_view()), pa.array(["c", "c", None])),
+    "binaries": (pa.array([b"ab", None, b"c"]), pa.array([b"ab", b"zz"], pa.binary(2))),
+    "uuids": (pa.array([bytes(16), None], pa.binary(16)).cast(pa.uuid()),) * 2,
+    "nulls": (pa.nulls(2), pa.array(["a", None])),
+    "empty": (pa.array([], pa.int64()), pa.array([1, None])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("keys", KEYS)
+def test_keys_of_every_type_join_as_streams_do(keys: str, how: str) -> None:
+    (one, other), on = KEYS[keys], sj.Equi("k", "j")
+    left, right = pa.table({"k": one, "a": range(len(one))}), pa.table({"j": other, "b": range(len(other))})
+    # As texts, because NaN is not equal to itself, and -0.0 is to 0.0.
+    expected = str(by_open(left, right, on=on, how=how))
+    assert str(rows(sj.join(left, right, on=on, how=how))) == expected
+    if one.type == other.type:
+        # The key appears once.
+        named = right.rename_columns(["k", "b"])
+        assert str(rows(sj.join(left, named, on="k", how=how))) == str(by_open(left, named, on="k", how=how))
+    if not isinstance(one.type, pa.BaseExtensionType):
+        assert str(rows(sj.join(pl.DataFrame(left), pl.DataFrame(right), on=on, how=how))) == expected
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("columns", [("i", "j"), ("i", "wide"), ("s", "i"), ("wide", "s", "f")])
+def test_several_keys_join_as_streams_do(columns: tuple[str, ...], how: str) -> None:
+    rng, sides = np.random.default_rng(9 + FRESH), []
+    for payload in ("a", "b"):
+        small = rng.integers(-3, 4, (4, N))
+        masked = {name: pa.array(v, mask=rng.random(N) < 0.1) for name, v in zip("ij", small[:2], strict=True)}
+        wide, floats = pa.array(small[2] * 10**17), pa.array(small[3] / 3)
+        texts = pa.array([f"text {n}" for n in small[3]])
+        sides.append(pa.table({**masked, "wide": wide, "f": floats, "s": texts, payload: np.arange(N)}))
+    left, right = (side.select([*columns, side.column_names[-1]]) for side in sides)
+    right = right.slice(0, N // 8)
+    expected = by_open(left, right, on=list(columns), how=how)
+    assert expected
+    assert rows(sj.join(left, right, on=list(columns), how=how)) == expected
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_no_hash_decides_which_texts_are_equal(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = pa.table({"k": ["a", "b", "c", "a"]}), pa.table({"k": ["c", "d", "a"], "x": [1, 2, 3]})
+    for texts in (left, right):
+        expected = by_open(left, texts, how=how)
+        with monkeypatch.context() as patch:
+            patch.setattr(Texts, "hashed", lambda own: np.zeros(own.bounds.size - 1, np.int64))
+            assert rows(sj.join(left, texts, on="k", how=how)) == expected
+
+
+@pytest.mark.parametrize(("how", "n"), [("inner", 5), ("semi", 3), ("anti", 2), ("left", 7), ("right", 7), ("full", 9)])
+def test_rows_are_counted_before_they_are_made(how: str, n: int) -> None:
+    left, right = pa.table({"k": [1, 1, 2, 3, None]}), pa.table({"k": [1, 2, 1, 9, None]})
+    assert len(sj.join(left, right, on="k", how=how, max_rows=n)) == n
+    with pytest.raises(sj.TooManyRowsError, match=f"more than max_rows={n - 1} rows"):
+        sj.join(left, right, on="k", how=how, max_rows=n - 1)
 
 
 TRADES = pa.table({"sym": ["A", "B", "A"], "t": [5, 6, 30], "qty": [100, 50, 7]})

@@ -132,6 +132,11 @@ class BoundSpec:
         return frozenset([self.terms.index(self.index[0])] if plain else [])
 
     @property
+    def by_equalities(self) -> bool:
+        """Whether equal keys alone decide which tuples match, beside windows and times."""
+        return all(isinstance(key.term, Equi) for key in self.keys) and self.residual == _residual(self.keys, ())
+
+    @property
     def has_equal_roles(self) -> bool:
         """Whether a self-join's tuples have the same words as left and as right ones, and can match as both or not."""
         terms = (*self.terms, *self.index)
@@ -280,7 +285,7 @@ def condition_text(bound: BoundSpec) -> str:
     return " and ".join([*map(str, terms), *(f"({other})" for other in others)])
 
 
-def _residual(fitted: list[KeyTerm], others: tuple[Expression, ...]) -> Expression | None:
+def _residual(fitted: Sequence[KeyTerm], others: tuple[Expression, ...]) -> Expression | None:
     parts = (*(term.residual for term in fitted if term.residual is not None), *others)
     return conjunction(parts) if parts else None
 

@@ -110,7 +110,7 @@ class SideEncoder:
         if limits is not None:
             return _integer_words(array, own, other, int(down), int(up), limits, take)
         if term.kind is WordKind.BYTES:
-            word = _hashed(array)
+            word = Texts.of(array).hashed()
             return TermWords(word, word, word)
         return _float_words(array, term, float(down), float(up), valid)
 
@@ -286,17 +286,29 @@ def _float_words(array: pa.Array, term: KeyTerm, down: float, up: float, valid: 
     return TermWords(word, word, word) if equality and term.exact else TermWords(word, lo, hi)
 
 
-def _hashed(array: pa.Array) -> Array:
-    array = array.cast(pa.large_binary())
-    words = np.empty(len(array), np.int64)
-    _, offsets, data = array.buffers()
-    if len(array) == 0:
+@dataclass(frozen=True)
+class Texts:
+    """Texts or binaries as kernels read them: text i is data[bounds[i]:bounds[i + 1]]; NULLs are empty."""
+
+    bounds: Array
+    data: Array
+
+    @staticmethod
+    def of(array: pa.Array) -> Texts:
+        """Those of an array of a plain type."""
+        array = array.cast(pa.large_binary())
+        if len(array) == 0:
+            return Texts(np.zeros(1, np.int64), read_only(np.empty(0, np.uint8)))
+        _, offsets, data = array.buffers()
+        bounds = for_kernels(np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1])
+        # This buffer holds the bytes of all rows of the table, not only of this slice: do not copy it.
+        return Texts(bounds, read_only(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)))
+
+    def hashed(self) -> Array:
+        """A word for each text; different texts hardly ever share one."""
+        words = np.empty(self.bounds.size - 1, np.int64)
+        kernels.hash_bytes(self.bounds, self.data, words)
         return words
-    bounds = for_kernels(np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1])
-    # This buffer holds the bytes of all rows of the table, not only of this slice: do not copy it.
-    raw = read_only(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8))
-    kernels.hash_bytes(bounds, raw, words)
-    return words
 
 
 # A band is divided into at least this many steps; its ends are at most two steps too wide.

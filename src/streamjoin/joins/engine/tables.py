@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
 from streamjoin.joins.auto import AlgorithmRequest, choose
+from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.frames import Frame, frames_of, given_back
 from streamjoin.joins.engine.inputs import named_columns, untyped
@@ -25,16 +26,20 @@ from streamjoin.joins.engine.intake import SIDES
 from streamjoin.joins.engine.settings import OpenSettings
 from streamjoin.joins.kinds.asof_tables import rows_behind
 from streamjoin.joins.kinds.base import MISSING
+from streamjoin.joins.kinds.keyed_tables import rows_by_key
 from streamjoin.joins.kinds.summary_values import of_nothing
-from streamjoin.joins.registry import AS_OF, AlgorithmName
+from streamjoin.joins.registry import AS_OF, AUTO, AlgorithmName
 from streamjoin.model.asof import AsOf, Direction
-from streamjoin.model.binding import bind, column_type
+from streamjoin.model.binding import BoundSpec, bind, column_type
+from streamjoin.model.common_types import either
 from streamjoin.model.errors import SpecError, TooManyRowsError
+from streamjoin.model.large_columns import take_or_null
 from streamjoin.model.output import OutputColumn, check_wanted, output, output_schema, wanted
 from streamjoin.model.plain_types import plain_schema, plain_table
 from streamjoin.model.spec import Condition, How, JoinSpec, WindowLike
 from streamjoin.model.summary import Summary
 from streamjoin.model.window import LONGEST, MAX_COUNT, CountWindow
+from streamjoin.windows.encoding import flat
 
 Tables = tuple[pa.Table, pa.Table]
 Frames = tuple[Frame, Frame]
@@ -121,10 +126,15 @@ def join(
     chosen = output(spec, frames[0].schema, frames[1].schema).columns
     if names is not None:
         chosen = wanted(chosen, names, spec.result_time_name)
-    rows = _rows_behind(spec, tables, settings)
-    return given_back(
-        _joined(spec, frames, tables, settings, chosen) if rows is None else _built(spec, frames, rows, chosen), left
-    )
+    try:
+        rows = _rows_at_once(spec, tables, settings)
+        if rows is None:
+            return given_back(_joined(spec, frames, tables, settings, chosen), left)
+    except (Overflow, TooManyRowsError) as error:
+        raise TooManyRowsError(
+            f"the result has more than max_rows={settings.max_rows:,} rows: allow more, or join a part of the tables"
+        ) from error
+    return given_back(_built(spec, frames, rows, chosen, _shared_keys(spec, tables, rows, chosen)), left)
 
 
 def _endless(spec: JoinSpec, frames: Frames, tables: Tables) -> JoinSpec:
@@ -141,16 +151,19 @@ def _endless(spec: JoinSpec, frames: Frames, tables: Tables) -> JoinSpec:
     return replace(spec, lateness=furthest, match=match)
 
 
-def _rows_behind(spec: JoinSpec, tables: Tables, settings: OpenSettings) -> tuple[Array, Array] | None:
-    """The rows of both tables that make a row of the result, where one pass finds them; else None."""
+def _rows_at_once(spec: JoinSpec, tables: Tables, settings: OpenSettings) -> tuple[Array, Array] | None:
+    """The rows of both tables that make a row of the result, where the tables are read only once; else None."""
     schemas = [plain_schema(table.schema) for table in tables]
-    if not isinstance(spec.match, AsOf) or spec.match.direction != "backward" or untyped(spec, *schemas):
+    if isinstance(spec.match, Summary) or untyped(spec, *schemas):
         return None
     bound = bind(spec, *schemas)
+    if spec.match is None:
+        is_by_key = bound.keys and bound.by_equalities and settings.request.algorithm == AUTO and bound.time is None
+        return rows_by_key(bound, tables, settings.max_rows) if is_by_key and _holds_all(bound, tables) else None
     time = bound.time
     if time is None or choose(bound, settings.request).name != AS_OF or schemas[0].field(time.left).type != time.type:
         return None
-    if settings.max_rows is not None and tables[0].num_rows > settings.max_rows:
+    if spec.match.direction != "backward" or (settings.max_rows or MAX_COUNT) < tables[0].num_rows:
         return None
     left, right = rows_behind(bound, tables)
     if spec.how == "left":
@@ -172,16 +185,27 @@ def _joined(
         _numbered(tables[0], numbers[0], len(frames[0])),
         _numbered(tables[1], numbers[1], len(frames[1])),
     )
-    try:
-        found = _pushed(spec, tables, replace(settings, columns=[*(numbers[:1] if spec.left_only else numbers), *made]))
-    except TooManyRowsError as error:
-        raise TooManyRowsError(
-            f"the result has more than max_rows={settings.max_rows:,} rows: allow more, or join a part of the tables"
-        ) from error
+    found = _pushed(spec, tables, replace(settings, columns=[*(numbers[:1] if spec.left_only else numbers), *made]))
     left = found.column(numbers[0]).fill_null(MISSING).to_numpy()
     right = None if spec.left_only else found.column(numbers[1]).fill_null(MISSING).to_numpy()
     time = spec.result_time_name
     return _built(spec, frames, (left, right), chosen, found.select(made if time is None else [*made, time]))
+
+
+def _shared_keys(
+    spec: JoinSpec, tables: Tables, rows: tuple[Array, Array], chosen: Sequence[OutputColumn]
+) -> pa.Table | None:
+    """The keys that have the value of the side that is present, where either may be missing."""
+    made = [column for column in chosen if column.is_key and "right" in spec.preserved]
+    if not made:
+        return None
+    left, right = plain_table(tables[0]), plain_table(tables[1])
+    schema = output_schema(made, left.schema, right.schema, how=spec.how)
+    arrays = []
+    for column, field in zip(made, schema, strict=True):
+        both = [take_or_null(t.column(column.source), own) for t, own in zip((left, right), rows, strict=True)]
+        arrays.append(either(flat(both[0]), flat(both[1]), field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _built(
@@ -212,6 +236,12 @@ def _built(
         taken = frame.taken(sources, own) if own is not None else {}
         columns |= {c.name: taken[c.source] for c in chosen if c.side == side and c.name not in columns}
     return frames[0].built({name: columns[name] for name in names}, fields, rows[0].size)
+
+
+def _holds_all(bound: BoundSpec, tables: Tables) -> bool:
+    """Whether no row leaves its window before the end."""
+    both = zip(bound.windows, tables, strict=True)
+    return all(window.kind == "count" and window.size >= table.num_rows for window, table in both)
 
 
 def _pushed(spec: JoinSpec, tables: Tables, settings: OpenSettings) -> pa.Table:

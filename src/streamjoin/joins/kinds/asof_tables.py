@@ -6,15 +6,19 @@ fails, is left out. Invariant: the rows are those of that operator after one pus
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.base import MISSING
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
+from streamjoin.joins.kinds.keyed_tables import table_keys
 from streamjoin.kernels.kinds.asof import NONE, pair_behind
 from streamjoin.kernels.times import length_word
 from streamjoin.model.binding import BoundSpec
+from streamjoin.model.keys import KeyTerm
 from streamjoin.windows.clock import to_ticks
 
 
@@ -26,11 +30,11 @@ def rows_behind(bound: BoundSpec, tables: tuple[pa.Table, pa.Table]) -> tuple[Ar
     time, match = bound.time, bound.match
     if time is None or match is None:
         raise AssertionError("an as-of join without a match")
-    numbers = KeyNumbers(bound.keys)
+    numbers, count = _numbers(bound.keys, tables)
     places, ticks, keys, untimed = [], [], [], []
     for side, table in enumerate(tables):
         own, missing = to_ticks(table.column((time.left, time.right)[side]), time.multipliers[side])
-        found, order = numbers.number(side, table), None
+        found, order = numbers[side], None
         if missing is not None:
             untimed.append(np.flatnonzero(missing))
             order = np.flatnonzero(~missing)
@@ -44,7 +48,7 @@ def rows_behind(bound: BoundSpec, tables: tuple[pa.Table, pa.Table]) -> tuple[Ar
         keys.append(found)
         if missing is None:
             untimed.append(np.empty(0, np.int64))
-    partners, last = np.empty(ticks[0].size, np.int64), np.full(numbers.count, NONE, np.int64)
+    partners, last = np.empty(ticks[0].size, np.int64), np.full(count, NONE, np.int64)
     pair_behind(
         ticks[0], keys[0], ticks[1], keys[1], 0, match.exact, length_word(match.tolerance), last, partners,
         np.empty((0, 3), np.int64), np.zeros(4, np.int64),
@@ -55,3 +59,12 @@ def rows_behind(bound: BoundSpec, tables: tuple[pa.Table, pa.Table]) -> tuple[Ar
         right = np.where(partners == NONE, MISSING, places[1][partners] if places[1].size else MISSING)
     lost = untimed[0]
     return np.concatenate([left, lost]), np.concatenate([right, np.full(lost.size, MISSING, np.int64)])
+
+
+def _numbers(keys: Sequence[KeyTerm], tables: tuple[pa.Table, pa.Table]) -> tuple[tuple[Array, Array], int]:
+    """The keys of both tables as numbers, and their bound."""
+    found = table_keys(keys, tables) if keys else None
+    if found is not None:
+        return found.numbers, found.size
+    numbers = KeyNumbers(keys)
+    return (numbers.number(0, tables[0]), numbers.number(1, tables[1])), numbers.count

@@ -21,8 +21,8 @@ from streamjoin.windows.encoding import SideEncoder, flat
 _LEAST_TABLE = 4096
 
 
-class Terms:
-    """Terms whose words decide, in the form that encoding takes."""
+class ExactTerms:
+    """The terms whose words decide, in the form that encoding takes."""
 
     def __init__(self, terms: tuple[KeyTerm, ...]) -> None:
         self.terms = terms
@@ -34,7 +34,7 @@ class KeyNumbers:
 
     def __init__(self, equalities: Sequence[KeyTerm]) -> None:
         self._equalities = equalities
-        exact = Terms(tuple(key for key in equalities if key.exact))
+        exact = ExactTerms(tuple(key for key in equalities if key.exact))
         self._encoders = (SideEncoder(exact, "left"), SideEncoder(exact, "right")) if exact.terms else None
         self._values = [_ValueNumbers(key) for key in equalities if not key.exact]
         self._width = len(equalities)

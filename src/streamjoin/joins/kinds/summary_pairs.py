@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import Numbers, average_column, numbers_of, sum_column
-from streamjoin.joins.kinds.key_numbers import Terms
+from streamjoin.joins.kinds.key_numbers import ExactTerms
 from streamjoin.joins.kinds.summary_state import Ranges, RightSide
 from streamjoin.joins.kinds.summary_values import computed, order_words
 from streamjoin.kernels.kinds.summary import list_windows
@@ -42,7 +42,7 @@ class Matches:
         self._aggregates = list(aggregates)
         self._schemas = {"l": bound.left_schema, "r": bound.right_schema}
         tested = () if summary.by_equalities else tuple(t for t in bound.terms if not isinstance(t.term, Equi))
-        terms = Terms(tested)
+        terms = ExactTerms(tested)
         self._encoders = (SideEncoder(terms, "left"), SideEncoder(terms, "right")) if tested else None
         self._residual = None if summary.by_equalities else bound.residual
         columns = [column for aggregate in self._aggregates for column in aggregate.columns]
