@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import inspect
+import pydoc
 from functools import cache
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -217,6 +219,26 @@ def test_a_package_shows_its_public_names_alone() -> None:
         shown = {name for name in dir(package) if not name.startswith("__")}
         assert set(package.__all__) <= shown
         assert not shown & {"TYPE_CHECKING", "lazy"}
+
+
+@pytest.mark.parametrize("package", ["", ".adhoc", ".adhoc.sources", ".data", ".testing"])
+def test_help_of_a_package_fits_a_screen_or_two_and_names_all_that_is_public(package: str) -> None:
+    module = importlib.import_module(f"streamjoin{package}")
+    shown = pydoc.plain(pydoc.render_doc(module))
+    assert len(shown.splitlines()) < 80
+    described = shown.partition("NAME")[2].rpartition("PACKAGE CONTENTS" if "PACKAGE CONTENTS" in shown else "DATA")[0]
+    errors = {name for name in module.__all__ if name.endswith("Error")}
+    assert not {name for name in set(module.__all__) - errors - {"__version__"} if name not in described}
+    if not package:
+        assert described.partition("DESCRIPTION")[2].split()[0] == ">>>"
+        assert "StreamJoinError" in described
+
+
+def test_a_star_import_gives_the_public_names() -> None:
+    names: dict[str, object] = {}
+    exec("from streamjoin import *", names)
+    assert set(names) - {"__builtins__"} == set(streamjoin.__all__)
+    assert "Join" in names
 
 
 def test_what_the_engine_returns_is_public() -> None:

@@ -21,15 +21,20 @@ def lazy(
     homes: Mapping[str, str],
     submodules: Collection[str] = (),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package.
+    """`__getattr__` and `__dir__` of a package; `__all__` becomes an attribute like those that are loaded.
 
     Args:
         package: the package's name.
         homes: the public names, each with its module below `streamjoin`.
         submodules: the modules and packages that are attributes without an import.
     """
+    exported: list[str] = vars(sys.modules[package]).pop("__all__")
 
     def attribute(name: str) -> Any:
+        # With a list of names `help` prints every class of it, thousands of lines; without one it prints the docstring,
+        # which names them.
+        if name == "__all__" and sys._getframe(1).f_globals.get("__name__") != "pydoc":
+            return exported
         if name in submodules:
             return importlib.import_module(f"{package}.{name}")
         if name not in homes:
@@ -41,7 +46,7 @@ def lazy(
     def names() -> list[str]:
         # Not what the package imports for itself.
         own = vars(sys.modules[package])
-        return sorted({*(name for name in own if name.startswith("__")), *own["__all__"], *homes, *submodules})
+        return sorted({"__all__", *(name for name in own if name.startswith("__")), *exported, *homes, *submodules})
 
     return attribute, names
 

@@ -1,6 +1,26 @@
 """Ad-hoc joins: many SQL queries over shared streams, created and dropped while the streams run.
 
-Public are the engine, its settings and sinks, and what its methods return.
+>>> import datetime as dt
+>>> import pyarrow as pa
+>>> from streamjoin.adhoc import Engine
+>>> engine = Engine()
+>>> _ = engine.register("trades", schema=pa.schema({"ts": pa.timestamp("us"), "sym": pa.string(), "px": pa.float64()}))
+>>> _ = engine.register("quotes", schema=pa.schema({"ts": pa.timestamp("us"), "sym": pa.string(), "bid": pa.float64()}))
+>>> with engine:
+...     near = engine.create("SELECT t.px, q.bid FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym")
+...     engine.push("quotes", [{"ts": dt.datetime(2026, 1, 1, 12, 0, 0), "sym": "A", "bid": 9.0}])
+...     engine.push("trades", [{"ts": dt.datetime(2026, 1, 1, 12, 0, 2), "sym": "A", "px": 9.5}])
+...     near.rows().to_pylist()
+[{'px': 9.5, 'bid': 9.0}]
+
+Engine            runs queries: create, drop, pause, explain; Settings and Budget bound what it uses
+Stream            the columns and the time of a stream; `streamjoin.adhoc.sources` reads them without Spark
+QueryHandle       a query that runs: a ResultIterator over its rows, its RowsPage by cursor, its Explanation
+Sink              where rows go: MemorySink, which keeps the Newest, CallbackSink, ParquetSink, DeltaSink, IcebergSink,
+                  KafkaSink and TableSink; NamedSink is one by name and options, as in a file
+What it tells     BatchEvent, RunningBatch, QueryInfo, StreamInfo, Preview, PlanChange, ChangeRecord, EngineMetrics
+
+`help(Engine)` and so on have the details.
 """
 
 from typing import TYPE_CHECKING

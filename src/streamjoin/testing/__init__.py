@@ -1,6 +1,7 @@
 """Tools for tests of joins: tables written as text, a clock to turn, and the checks of an algorithm or index of yours.
 
-`cases` and `conformance` need hypothesis.
+`table` and `assert_rows` read and compare tables as text, `ManualClock` is a clock to turn. `cases` and `conformance`
+need hypothesis.
 """
 
 from typing import TYPE_CHECKING

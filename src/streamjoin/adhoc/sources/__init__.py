@@ -1,4 +1,4 @@
-"""Sources that an engine without Spark reads in this process: files, generated rows, Kafka topics."""
+"""Sources that an engine without Spark reads in this process: FileSource, RateSource (generated rows), KafkaSource."""
 
 from typing import TYPE_CHECKING
 
