@@ -22,6 +22,7 @@ from streamjoin.adhoc import Engine
 from streamjoin.config.columns import parse_columns
 from streamjoin.model.errors import CheckpointError, ExpressionError, SchemaError, SetupError, SpecError, StateError
 from streamjoin.queries.engine import executor
+from streamjoin.queries.executors import embedded
 from streamjoin.queries.sources import decoding, files
 from streamjoin.queries.sources.described import RowSelection
 from streamjoin.queries.sources.files import FileReader, FileSource
@@ -323,6 +324,75 @@ def test_what_is_no_file_holds_up_no_stream(tmp_path: Path, monkeypatch: pytest.
     assert reader.read(first.position) is None
     with pytest.raises(SetupError, match="neither a directory nor a file"):
         FileSource(str(tmp_path / "1.json"), "json", FILES).open(None)
+
+
+def test_a_link_to_a_directory_around_it_leads_to_no_other_files(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "b", "1.json", line(1, 1), 1)
+    put(tmp_path / "c", "2.json", line(2, 2), 2)
+    for link, target in (("itself", tmp_path), ("a/b/above", tmp_path / "a"), ("a/beside", tmp_path / "c")):
+        (tmp_path / link).symlink_to(target)
+    given = FileSource(str(tmp_path), "json", FILES).open(None).read(None)
+    # A link to a directory elsewhere is one more directory.
+    assert given is not None and sorted(given.rows["k"].to_pylist()) == [1, 2, 2]
+
+
+def test_two_readers_that_list_the_same_directory_agree_on_its_order(tmp_path: Path) -> None:
+    """The listing of an earlier start may hang until a later one has gone on."""
+    data, notes = tmp_path / "data", tmp_path / "notes"
+    put(data, "1.json", line(1, 1), 1)
+    source = FileSource(str(data), "json", FILES)
+    late, early = source.open(notes), source.open(notes)
+    first = early.read(None)
+    assert first is not None
+    # It sorts before the file that has been read.
+    put(data, "0.json", line(2, 2), 0)
+    found = late.read(None)
+    assert found is not None and found.rows.equals(first.rows)
+    for reader in (late, early, source.open(notes)):
+        following = reader.read(first.position)
+        assert following is not None and following.rows["k"].to_pylist() == [2]
+
+
+def test_an_engine_stops_while_a_source_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a file system whose server is gone; the answer, when it comes, leaves no trace."""
+    monkeypatch.setattr(embedded, "STOP_PATIENCE", 0.05)
+    asked, answer = threading.Semaphore(0), threading.Event()
+    readers: list[threading.Thread] = []
+    found = files._files
+
+    def hanging(root: Path) -> Any:
+        if not answer.is_set():
+            readers.append(threading.current_thread())
+            asked.release()
+            assert answer.wait(60)
+        return found(root)
+
+    monkeypatch.setattr(files, "_files", hanging)
+
+    def opened() -> Engine:
+        engine = Engine(checkpoint=tmp_path / "checkpoint")
+        for name in "lr":
+            engine.register(name, source=FileSource(str(tmp_path / name), "json", FILES), time="ts")
+        return engine
+
+    for name in "lr":
+        put(tmp_path / name, "1.json", line(1, 1), 1)
+    engine = opened()
+    engine.create("SELECT x.k FROM l x JOIN r y WITHIN 1 SECOND ON x.k = y.k", name="q")
+    with engine:
+        assert asked.acquire(timeout=60) and asked.acquire(timeout=60)
+    for name in "lr":
+        assert f"stream '{name}' is not read to its end: its source has not answered" in caplog.text
+    answer.set()
+    for reader in readers:
+        reader.join(60)
+        assert not reader.is_alive()
+    assert [engine.position(name) for name in "lr"] == [None, None]
+    with opened() as again:
+        again.process_all_available()
+        assert again.query("q").rows == 1
 
 
 def test_a_file_that_takes_too_much_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, S
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.engine.engine import Engine
-from streamjoin.queries.engine.executor import pause_after
+from streamjoin.queries.engine.executor import STOP_PATIENCE, pause_after
 from streamjoin.queries.language.plan import Stream
 from streamjoin.queries.sinks.base import Sink
 from streamjoin.queries.sinks.specs import NamedSink
@@ -214,10 +214,11 @@ class AbsentStreams:
             thread.start()
 
     def stop(self) -> None:
-        """Stop retrying."""
+        """Stop retrying; a source that does not answer is left behind."""
         self._stopping.set()
+        until = time.monotonic() + STOP_PATIENCE
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _reopen(self, name: str, error: StreamJoinError) -> None:
         failures = 0

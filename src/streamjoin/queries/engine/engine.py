@@ -41,7 +41,7 @@ from streamjoin.queries.engine.assembly import (
 )
 from streamjoin.queries.engine.catalog import Catalog
 from streamjoin.queries.engine.cursors import RowsPage, read_page
-from streamjoin.queries.engine.executor import StreamInput
+from streamjoin.queries.engine.executor import STOP_PATIENCE, StreamInput
 from streamjoin.queries.engine.figures import RunningStream, columns_of
 from streamjoin.queries.engine.handle import Notices, QueryHandle, ResultIterator, in_force, pending_info
 from streamjoin.queries.engine.inbox import Inbox, Pace
@@ -311,7 +311,8 @@ class Engine:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         if self._starting is not None:
-            self._starting.join()
+            # A source may not answer; what begins after the stop below ends at once.
+            self._starting.join(STOP_PATIENCE)
             # Some may have begun meanwhile.
             self._readers.stop()
         self._catalog.close()

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 1.0
 """Seconds between the first failure of a stream and the next try; they double with each failure."""
 LONGEST_PAUSE = 60.0
+STOP_PATIENCE = 10.0
+"""Seconds that a stop waits for a source that does not answer, such as a file system whose server is gone."""
 
 Outputs = tuple[dict[str, pa.Table], dict[str, InputError]]
 """The rows by query, and the queries whose rows can't be computed."""

@@ -7,15 +7,24 @@ there, after a pause that doubles with each failure.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from streamjoin.model import durations
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 from streamjoin.model.plain_types import plain_schema
-from streamjoin.queries.engine.executor import FeedKeeper, PushedFeed, StreamFeed, StreamInput, pause_after
+from streamjoin.queries.engine.executor import (
+    STOP_PATIENCE,
+    FeedKeeper,
+    PushedFeed,
+    StreamFeed,
+    StreamInput,
+    pause_after,
+)
 from streamjoin.queries.engine.inbox import Inbox, SourceBatch, Staging, plain_position
 from streamjoin.queries.engine.journal import Journal, Position
 from streamjoin.queries.language.plan import Stream
@@ -26,6 +35,8 @@ IDLE = 0.05
 
 SOON = 0.01
 """Seconds after which a source that is still fetching is asked again, where somebody waits for it."""
+
+_log = logging.getLogger("streamjoin.adhoc")
 
 
 class EmbeddedExecutor:
@@ -103,6 +114,9 @@ class SourceFeed:
         self._last_left = 0.0
         """What the source had left before the last read, as it knows since then."""
         self._thread: threading.Thread | None = None
+        self._asked_at: float | None = None
+        """Since when the source has been asked for something, by the monotonic clock; None while it is not."""
+        self._given_up = False
 
     def start(self) -> None:
         """Begin to read after `position`.
@@ -139,7 +153,8 @@ class SourceFeed:
                     self._staging.resume(self.position)
                     resuming = False
                 if reader is None:
-                    reader = self._source.open(self._journal.source_notes(self.stream.name))
+                    with self._asking():
+                        reader = self._source.open(self._journal.source_notes(self.stream.name))
                 handed = self._read_once(reader)
                 failures = 0
                 self._wait_for_more(handed)
@@ -156,7 +171,7 @@ class SourceFeed:
         """Hand in what there is, or as much of it as a batch takes; whether there was something."""
         looked_at, self._looked_at = self._looked_at, time.monotonic()
         if not self._staging.has_more:
-            with self._inbox.reading(self.stream.name):
+            with self._inbox.reading(self.stream.name), self._asking():
                 found = reader.read(self.position)
                 # Now, for many a source finds out in a read what there is.
                 self._last_left = _left(reader, self.position)
@@ -241,12 +256,40 @@ class SourceFeed:
     def _alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """While the source is asked; raises StateError if it answers after the stop has given up."""
+        self._asked_at = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._asked_at = None
+        if self._given_up:
+            raise StateError("the engine has stopped without this answer")
+
     def stop(self) -> None:
-        """Stop reading; what is being handed in is still taken."""
+        """Stop reading; what is being handed in is still taken, and a source that does not answer is left behind."""
         self._stopping.set()
         self._waken()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        begun = time.monotonic()
+        while self._thread.is_alive() and not self._give_up(begun):
+            self._thread.join(STOP_PATIENCE / 10)
+
+    def _give_up(self, begun: float) -> bool:
+        """Whether the source has not answered since a stop began long ago; its answer comes to nothing then."""
+        with self._changed:
+            asked = self._asked_at
+            if asked is None or time.monotonic() < max(begun, asked) + STOP_PATIENCE:
+                return False
+            self._given_up = True
+        _log.error(
+            "stream %r is not read to its end: its source has not answered for %.0f s, and the engine stops without it",
+            self.stream.name, time.monotonic() - asked,
+        )  # fmt: skip
+        return True
 
 
 def _left(reader: SourceReader, position: Position | None) -> float:

@@ -33,6 +33,7 @@ FORMATS: Final = ("json", "csv", "parquet")
 MOST_BYTES: Final = 64 << 20
 """Bytes of the files of one read; a file that is larger is read alone."""
 _log = logging.getLogger("streamjoin.adhoc")
+Inode = tuple[int, int]
 _COMPRESSED: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 
 
@@ -172,7 +173,10 @@ class FileReader:
             return
         names = [name for _, name in files]
         if self._notes is not None:
-            write_record(self._notes / f"{len(self._order):012}", {"files": names})
+            # A reader of an earlier start, whose listing hung until now, may be at the same place: what is there stays.
+            note = self._notes / f"{len(self._order):012}"
+            write_record(note, {"files": names}, once=True)
+            names = read_record(note)["files"]
         self._order += names
         self._known.update(names)
 
@@ -214,17 +218,25 @@ class FileReader:
         """Nothing is open between two reads."""
 
 
-def _files(root: Place, prefix: str = "") -> Iterator[tuple[str, Place]]:
-    """The files below a directory by their names in it; the root itself, as "", if it is a file."""
+def _files(root: Place, prefix: str = "", around: frozenset[Inode] = frozenset()) -> Iterator[tuple[str, Place]]:
+    """The files below a directory by their names in it; the root itself, as "", if it is a file.
+
+    `around` are the directories that it lies in: a link to one of them leads to no other files.
+    """
     if not root.is_dir():
         if root.exists():
             yield "", root
         return
+    if isinstance(root, Path):
+        status = root.stat()
+        if (status.st_dev, status.st_ino) in around:
+            return
+        around |= {(status.st_dev, status.st_ino)}
     for entry in entries(root):
         if entry.name.startswith((".", "_")):
             continue
         if entry.is_dir():
-            yield from _files(entry, f"{prefix}{entry.name}/")
+            yield from _files(entry, f"{prefix}{entry.name}/", around)
         else:
             yield f"{prefix}{entry.name}", entry
 
