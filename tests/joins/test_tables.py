@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -491,6 +491,21 @@ def test_columns_of_every_type_beside_missing_rows() -> None:
         for name in right.column_names[1:]:
             wanted = [right[name][0].as_py() if table.num_rows else None, None]
             assert found[name].to_pylist() == wanted
+
+
+@pytest.mark.parametrize("how", ["right", "full"])
+@pytest.mark.parametrize("keys", [[None, None], [1, 2]])
+def test_a_key_of_nulls_alone(keys: list[int | None], how: Literal["right", "full"]) -> None:
+    """Arrow gives it no type of its own; the rows are those of `open`."""
+    left, right = pa.table({"k": pa.nulls(2), "v": [1, 2]}), pa.table({"k": pa.array(keys), "w": [3, 4]})
+    with sj.open(sj.JoinSpec(on="k", window="2 rows", how=how)) as join:
+        join.push(left, right)
+        wanted = join.close()
+    found = sj.join(left, right, on="k", how=how)
+    assert found.schema == wanted.schema
+    assert sorted(map(str, found.to_pylist())) == sorted(map(str, wanted.to_pylist()))
+    frame = sj.join(pl.DataFrame(left), pl.DataFrame(right), on="k", how=how)
+    assert frame.rows() == [tuple(row.values()) for row in found.to_pylist()]
 
 
 def test_lazy_frames_of_either_side_are_collected() -> None:

@@ -11,6 +11,7 @@ The type holds every value of both exactly, or there is none. It is the same whi
 | dates, dates with timestamps | the finer one, if its range is not smaller |
 | times of day | the finer one |
 | extension types of Arrow with others | as their storage |
+| a column of NULLs with another | the other's |
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """The type that holds every value of both types exactly, or None."""
     if left.equals(right):
         return left
+    if _types.is_null(left) or _types.is_null(right):
+        return right if _types.is_null(left) else left
     left, right = storage_type(left), storage_type(right)
     if left.equals(right):
         return left

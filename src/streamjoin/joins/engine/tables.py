@@ -228,6 +228,10 @@ def _built(
         field = pa.field(time, schemas[0].field(source).type if made is None else made.schema.field(time).type)
     new = made.schema if made is not None and isinstance(spec.match, Summary) else None
     fields = output_schema(chosen, schemas[0], schemas[1], field, spec.how, spec.time_columns, new)
+    for column in [] if made is None else made.schema:
+        # A key of NULLs in both tables has no type there; the join found one.
+        at = fields.get_field_index(column.name)
+        fields = fields.set(at, fields.field(at).with_type(column.type))
     if field is not None and made is None:
         chosen = [*chosen, OutputColumn(field.name, "left", source)]
     columns = {} if made is None else frames[0].columns_of(made)
