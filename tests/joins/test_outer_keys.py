@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -224,3 +224,44 @@ def test_advance_says_what_is_missing() -> None:
         join.push(nothing, nothing)
         with pytest.raises(sj.StateError, match="only NULLs and no type; push a value"):
             join.advance(5)
+
+
+# Two keys of NULLs on the left, of kinds that only what they are compared with can tell.
+UNTYPED = pa.table({"a": pa.nulls(2), "c": pa.nulls(2), "t": [1.0, 2.0]})
+TYPED = pa.table({"a": ["u"], "c": [1], "t": [1.0]})
+
+
+@pytest.mark.parametrize("on", [["a", "c"], "l.a = r.a AND l.c = r.c"])
+def test_keys_without_a_type_get_that_of_their_partners(on: str | list[str]) -> None:
+    with sj.open(sj.JoinSpec(on=on, window="9 rows", how="full")) as join:
+        join.push(UNTYPED, TYPED)
+        rows = join.close()
+    assert rows["a"].to_pylist() == [None, None, "u"] and rows["c"].to_pylist() == [None, None, 1]
+    assert rows.schema.field("a").type == pa.string() and rows.schema.field("c").type == pa.int64()
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize(
+    ("on", "time", "message"),
+    [
+        (sj.Equi("a", "missing"), None, "the right side has no column 'missing'"),
+        ("a", "t", "time column 't' is double"),
+    ],
+)
+def test_keys_without_a_type_hide_no_other_mistake(
+    on: Any, time: str | None, message: str, how: Literal["inner", "left"]
+) -> None:
+    join = sj.open(sj.JoinSpec(on=on, window="9 rows", time=time, order=time and "event_time", how=how))
+    join.push(UNTYPED, TYPED)
+    with pytest.raises(sj.SchemaError, match=message):
+        join.close()
+    with pytest.raises(sj.SchemaError, match=message):
+        sj.join(UNTYPED, TYPED, on=on, time=time, how=how)
+
+
+def test_tables_with_keys_that_nothing_gives_a_type_to() -> None:
+    """No condition holds for NULLs, whatever their type."""
+    on = "upper(l.a) = upper(r.a) AND l.c + 1 > r.c + 1"
+    for untyped in (UNTYPED, UNTYPED.slice(2)):
+        assert sj.join(untyped, untyped, on=on).num_rows == 0
+        assert sj.join(untyped, untyped, on=on, how="semi").column_names == UNTYPED.column_names

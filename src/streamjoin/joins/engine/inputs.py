@@ -21,7 +21,7 @@ from streamjoin.model.errors import InputError, SchemaError, SpecError
 from streamjoin.model.expression.canonical import conjuncts
 from streamjoin.model.expression.nodes import Arithmetic, Column, Compare, Expression, Function, Negative
 from streamjoin.model.plain_types import plain_schema, plain_table
-from streamjoin.model.predicates import Theta
+from streamjoin.model.predicates import Term, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.summary import Summary
 
@@ -260,16 +260,20 @@ def settled(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> tuple[p
     """Schemas at the end of the input, with a type for each column that still has none: it has no value.
 
     That is the type of the column that it is compared with, or else the first one that the spec can be bound to.
+
+    Raises:
+        SchemaError: the spec can't be bound to any, for a reason that has nothing to do with these columns.
     """
     schemas = {"l": left, "r": left if right is None else right}
-    pairs = [(term.left, term.right) for term in spec.predicate.terms() if not isinstance(term, Theta)]
+    pairs = [pair for term in spec.predicate.terms() for pair in _compared(term)]
     pairs += [spec.time_columns] if spec.time_columns else []
     unknown = _untyped_columns(spec, schemas)
     hints = {}
     for one, other in pairs:
-        for own, name, partner in ((("l", one), one, ("r", other)), (("r", other), other, ("l", one))):
-            if own in unknown and partner not in unknown and name in schemas[own[0]].names:
+        for own, partner in ((("l", one), ("r", other)), (("r", other), ("l", one))):
+            if own in unknown and partner not in unknown and partner[1] in schemas[partner[0]].names:
                 hints[own] = schemas[partner[0]].field(partner[1]).type
+    reasons: dict[str, SchemaError] = {}
     types = [field.type for schema in schemas.values() for field in schema if not pa.types.is_null(field.type)]
     for type_ in dict.fromkeys([*_TYPES, *types]):
         given = {column: hints.get(column, type_) for column in unknown}
@@ -278,10 +282,25 @@ def settled(spec: JoinSpec, left: pa.Schema, right: pa.Schema | None) -> tuple[p
         ]
         try:
             bind(spec, typed[0], typed[1])
-        except SchemaError:
+        except SchemaError as error:
+            reasons[str(error)] = error
             continue
         return typed[0], None if right is None else typed[1]
+    if len(reasons) == 1:
+        raise next(iter(reasons.values()))
     return left, right
+
+
+def _compared(term: Term) -> list[tuple[str, str]]:
+    """The columns, a left and a right one, that a term compares with each other."""
+    if not isinstance(term, Theta):
+        return [(term.left, term.right)]
+    found = []
+    for part in conjuncts(term.expression):
+        if isinstance(part, Compare) and isinstance(part.left, Column) and isinstance(part.right, Column):
+            names = {part.left.qualifier: part.left.name, part.right.qualifier: part.right.name}
+            found += [(names["l"], names["r"])] if len(names) == 2 else []
+    return found
 
 
 def _with_types(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> pa.Schema:

@@ -186,6 +186,10 @@ def _joined(
         _numbered(tables[1], numbers[1], len(frames[1])),
     )
     found = _pushed(spec, tables, replace(settings, columns=[*(numbers[:1] if spec.left_only else numbers), *made]))
+    if numbers[0] not in found.column_names:
+        # Keys of NULLs alone, for which no types were found: nothing matches, and nothing is kept.
+        empty = np.empty(0, np.int64)
+        return _built(spec, frames, (empty, None if spec.left_only else empty), chosen)
     left = found.column(numbers[0]).fill_null(MISSING).to_numpy()
     right = None if spec.left_only else found.column(numbers[1]).fill_null(MISSING).to_numpy()
     time = spec.result_time_name
