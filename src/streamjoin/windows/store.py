@@ -250,8 +250,9 @@ class SideStore:
 
     def include(self, columns: dict[str, pa.Array], n: int) -> None:
         """Add the `n` rows that were written behind the last one, and the columns that stay in Arrow arrays."""
-        for name, column in self._others.items():
-            column.append(columns[name])
+        if self._others:
+            for name, column in self._others.items():
+                column.append(columns[name])
         self.block.end += n
         self.count += n
 
@@ -263,9 +264,10 @@ class SideStore:
 
     def layout(self) -> Array:
         """Where the arrays are, for compiled steps: see `kernels.rows`."""
-        if self._layout is None or self._layout[0] is not self.block.arrays:
-            self._layout = self.block.arrays, self._lay_out()
-        return self._layout[1]
+        layout = self._layout
+        if layout is None or layout[0] is not self.block.arrays:
+            layout = self._layout = self.block.arrays, self._lay_out()
+        return layout[1]
 
     def _lay_out(self) -> Array:
         addresses = [array.ctypes.data for array in self.block.arrays]
@@ -293,11 +295,12 @@ class SideStore:
 
     def forget(self, min_seq: int) -> int:
         """Drop the tuples before position `min_seq`; returns how many."""
-        n = min(min_seq, self.count) - self.base
+        n = (min_seq if min_seq < self.count else self.count) - self.base
         if n <= 0:
             return 0
-        for column in self._others.values():
-            column.forget(n)
+        if self._others:
+            for column in self._others.values():
+                column.forget(n)
         self.block.begin += n
         self.base += n
         return n

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from streamjoin.jit.compiling import WATCH
 
@@ -17,11 +17,11 @@ class StepSeconds(defaultdict[str, float]):
 
     def start(self) -> None:
         """Begin the first of some steps that follow each other."""
-        self._last = time.perf_counter() - WATCH.seconds
+        self._last = perf_counter() - WATCH.seconds
 
     def lap(self, name: str) -> None:
         """End a step: add the time since the one before it."""
-        now = time.perf_counter() - WATCH.seconds
+        now = perf_counter() - WATCH.seconds
         self[name] += now - self._last
         self._last = now
 
@@ -63,8 +63,8 @@ class _Step:
         self._seconds, self._name = seconds, name
 
     def __enter__(self) -> None:
-        self._begin = time.perf_counter() - WATCH.seconds
+        self._begin = perf_counter() - WATCH.seconds
 
     def __exit__(self, *_: object) -> None:
-        spent = time.perf_counter() - WATCH.seconds - self._begin
+        spent = perf_counter() - WATCH.seconds - self._begin
         self._seconds[self._name] += spent

@@ -327,8 +327,10 @@ class PushPlan:
         """
         words, (n_left, n_right), sides, index_row = block.words, block.counts, self._sides, self._numbers.index_row
         left, right = self._stores
-        left.block.reserve(n_left)
-        right.block.reserve(n_right)
+        if n_left:
+            left.block.reserve(n_left)
+        if n_right:
+            right.block.reserve(n_right)
         slots = self._slots
         slots[FIRST], slots[_RIGHT_FIRST] = left.count, right.count
         slots[LEAST], slots[_RIGHT_LEAST] = least
@@ -336,8 +338,11 @@ class PushPlan:
         columns, column = self._inputs.columns, 0
         is_placed = self._is_plain and is_right is _LEFT_FIRST
         while column != NO_COLUMN:
-            arguments = columns, words, self._stored_rows, left.layout(), right.layout(), sides, n_left
-            column = take_rows(*arguments, index_row) if is_placed else store_sides(*arguments)
+            places = left.layout(), right.layout()
+            if is_placed:
+                column = take_rows(columns, words, self._stored_rows, *places, sides, n_left, index_row)
+            else:
+                column = store_sides(columns, words, self._stored_rows, *places, sides, n_left)
             if column != NO_COLUMN:
                 store = right if column & 1 else left
                 store.mark_nulls([store.schema.names[column >> 1]])
@@ -347,8 +352,10 @@ class PushPlan:
                 place_roles(words, sides, index_row, ticks[0], shared)
             else:
                 place_tuples(words, is_right, sides, n_left, index_row, *ticks)
-        left.include(_arrow_columns(left, batches[0]) if left.arrow_names else _NO_COLUMNS, n_left)
-        right.include(_arrow_columns(right, batches[1]) if right.arrow_names else _NO_COLUMNS, n_right)
+        if n_left:
+            left.include(_arrow_columns(left, batches[0]) if left.arrow_names else _NO_COLUMNS, n_left)
+        if n_right:
+            right.include(_arrow_columns(right, batches[1]) if right.arrow_names else _NO_COLUMNS, n_right)
 
     def take_push(self, side: int, rows: pa.Table, own: I64, arrived: I64, now: int) -> EncodedPush | None:
         """Encode and store a push of one side, in arrival order and without times; None if kernels can't read it.
