@@ -20,10 +20,10 @@ ARGS ?=
 WORKERS ?= 3
 PYTEST = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test quick house thorough coverage torture stores fuzz soak cluster lint chromium prometheus classes bench bench-report docs dist clean
+.PHONY: help setup demo test quick house thorough coverage torture stores fuzz soak cluster lint chromium prometheus classes bench papers16 bench-report docs dist clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make .venv with the package, and all that the tests need
 
@@ -109,6 +109,9 @@ lint: $(STAMP) ## ruff and mypy --strict
 
 bench: $(STAMP) ## run one experiment: make bench EXPERIMENT=sweep ARGS=--quick
 	@$(PY) -m benchmarks $(EXPERIMENT) $(ARGS)
+
+papers16: $(STAMP) ## on sixteen cores: all figures that want them, at most MINUTES=30; those that are current are left out
+	@$(PY) -m benchmarks --many-cores --keep --minutes $(MINUTES) $(ARGS)
 
 bench-report: $(STAMP) ## write docs/reproduction.md (the papers' figures beside ours), docs/speed.md and README's tables from the stored results
 	@$(PY) -m benchmarks.reproduction

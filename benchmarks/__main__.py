@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks EXPERIMENT... [--quick] [--keep] ...`, `--figures`, or `--list`."""
+"""The command line: `python -m benchmarks EXPERIMENT... [--quick] [--keep] ...`; --list, --figures, --many-cores."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from benchmarks.harness import Experiment, Unavailable, discover, load, measure,
 HERE = Path(__file__).parent
 OUT = HERE / "out"
 RESULTS = HERE / "results"
+MANY_CORES = 16
 
 
 def main(argv: Sequence[str] | None = None, package: str = "benchmarks") -> int:
@@ -31,6 +32,14 @@ def main(argv: Sequence[str] | None = None, package: str = "benchmarks") -> int:
     out = report.console()
     if options.figures:
         options.experiments = reproduction.experiments()
+    if options.many_cores:
+        cores = report.machine()["cores"]
+        if cores < MANY_CORES:
+            out.print(f"--many-cores needs {MANY_CORES} cores, and this machine has {cores}")
+            return 2
+        options.results = RESULTS / f"{MANY_CORES}-cores"
+        options.experiments = sorted(path.stem for path in options.results.glob("*.json"))
+        arguments = [item for item in arguments if item != "--many-cores"] + ["--results", str(options.results)]
     if options.list or not options.experiments:
         _print_list(out, package)
         return 0
@@ -147,6 +156,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("experiments", nargs="*", metavar="experiment", help="a name, as --list shows it")
     parser.add_argument("--list", action="store_true", help="name the experiments and stop")
     parser.add_argument("--figures", action="store_true", help="all experiments that redo a figure of a paper")
+    parser.add_argument(
+        "--many-cores",
+        action="store_true",
+        help=f"all experiments with a stored result of {MANY_CORES} cores, kept with those",
+    )
     parser.add_argument("--minutes", type=float, help="with several experiments: begin none after so many minutes")
     parser.add_argument("--quick", action="store_true", help="a small grid, once: to see that it runs")
     parser.add_argument("--seed", type=int, default=0, help="of the workload (%(default)s)")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,29 @@ def test_several_experiments_run_one_by_one_and_stored_ones_are_left_out(
     began.clear()
     assert command_line.main([*arguments, "--keep", "--minutes", "-1"]) == 1
     assert not began and "sweep: not begun" in capfd.readouterr().out
+
+
+def test_results_of_many_cores_are_kept_from_many_cores_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began: list[list[str]] = []
+
+    def run(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        began.append(list(command[3:]))
+        return subprocess.CompletedProcess(command, 0)
+
+    stored = tmp_path / "16-cores"
+    stored.mkdir()
+    for name in ("scalejoin_fig5", "pim_fig8a"):
+        (stored / f"{name}.json").write_text(json.dumps({"modules": {"benchmarks/harness.py": "another"}}))
+    monkeypatch.setattr(command_line, "RESULTS", tmp_path)
+    monkeypatch.setattr(command_line.subprocess, "run", run)
+    for cores, status in ((2, 2), (16, 0)):
+        monkeypatch.setattr(command_line.report, "machine", partial(dict, cores=cores))
+        assert not began and command_line.main(["--many-cores", "--keep", "--minutes", "5"]) == status
+    rest = ["--keep", "--minutes", "5", "--results", str(stored)]
+    assert began == [["pim_fig8a", *rest], ["scalejoin_fig5", *rest]]
+    assert "this machine has 2" in capsys.readouterr().out
 
 
 def test_a_digest_is_the_same_in_every_version_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
