@@ -283,9 +283,9 @@ def test_results_of_many_cores_are_kept_from_many_cores_alone(
     for name in ("scalejoin_fig5", "pim_fig8a"):
         (stored / f"{name}.json").write_text(json.dumps({"modules": {"benchmarks/harness.py": "another"}}))
     monkeypatch.setattr(command_line, "RESULTS", tmp_path)
-    monkeypatch.setattr(command_line.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     for cores, status in ((2, 2), (16, 0)):
-        monkeypatch.setattr(command_line.report, "machine", partial(dict, cores=cores))
+        monkeypatch.setattr(report, "machine", partial(dict, cores=cores))
         assert not began and command_line.main(["--many-cores", "--keep", "--minutes", "5"]) == status
     rest = ["--keep", "--minutes", "5", "--results", str(stored)]
     assert began == [["pim_fig8a", *rest], ["scalejoin_fig5", *rest]]
