@@ -382,7 +382,7 @@ def test_an_object_column_as_a_view_of_a_wide_block() -> None:
     [
         ({"match": "backward", "time": None}, sj.SpecError, "needs a time column"),
         ({"match": "sideways"}, sj.SpecError, "'backward', 'forward' or 'nearest'"),
-        ({"match": 5}, sj.SpecError, "match= takes"),
+        ({"match": 5, "time": "t"}, sj.SpecError, "match= takes"),
         ({"on": None}, sj.SpecError, "on= takes"),
         ({"on": "symbol"}, sj.SchemaError, "the left side has no column 'symbol'; did you mean 'sym'?"),
         ({"on": sj.Equi("sym", "bud")}, sj.SchemaError, "the right side has no column 'bud'; did you mean 'bid'?"),

@@ -7,11 +7,11 @@ Any number of threads may use it at the same time: each source and each reader i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.gate.decisions import Key
 from streamjoin.jit.machine import I64
 from streamjoin.model.errors import InputError, StateError
 from streamjoin.scalejoin.kernels import gate as kernels
@@ -24,6 +24,9 @@ from streamjoin.scalejoin.kernels.nodes import (
     lay_out,
     source_at,
 )
+
+if TYPE_CHECKING:
+    from streamjoin.gate.decisions import Key
 
 _LINE = 8
 _RANK_SIDE, _RANK_PART = 1 << 61, 1 << 20
