@@ -18,7 +18,7 @@ from benchmarks.report_lines import draw_lines
 from benchmarks.spark.spark_runs import SparkExperiment
 from streamjoin.adhoc import ParquetSink, Settings
 from streamjoin.spark import session
-from streamjoin.spark.stream_join import _stage
+from streamjoin.spark.runtime.internals import map_in_arrow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,10 +120,10 @@ class AdhocExecutors(SparkExperiment):
 
     def _identity(self, files: StreamFiles) -> DataFrame:
         """Two Python stages with a shuffle between them, which pass rows on."""
-        sides = [_stage(files.frame(self.spark, stream), _pass, DDL, "identity") for stream in files.streams]
+        sides = [map_in_arrow(files.frame(self.spark, stream), _pass, DDL, "identity") for stream in files.streams]
         both = sides[0].union(sides[1])
         keyed = both.withColumn("partition", (both["a0"] % 2).cast("int"))
-        return _stage(keyed.repartitionById(2, keyed["partition"]).drop("partition"), _pass, DDL, "identity")
+        return map_in_arrow(keyed.repartitionById(2, keyed["partition"]).drop("partition"), _pass, DDL, "identity")
 
     def close(self) -> None:
         """Stop Spark and forget the counts: another seed gives others."""

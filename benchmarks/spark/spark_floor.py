@@ -14,7 +14,7 @@ import streamjoin as sj
 from benchmarks.harness import Cell, Context, Row
 from benchmarks.spark.spark_runs import SCHEMA, Files, SparkExperiment, steady
 from benchmarks.workload import BandWorkload
-from streamjoin.spark.stream_join import _stage
+from streamjoin.spark.runtime.internals import map_in_arrow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,10 +34,10 @@ def identity(left: DataFrame, right: DataFrame) -> DataFrame:
     """The stages and the shuffle of a join without what they do."""
     from pyspark.sql import functions as f
 
-    sides = [_stage(side, _pass, SCHEMA, "identity") for side in (left, right)]
+    sides = [map_in_arrow(side, _pass, SCHEMA, "identity") for side in (left, right)]
     both = sides[0].union(sides[1]).withColumn("partition", f.pmod("payload", f.lit(2)).cast("int"))
     ranged = both.repartitionById(2, both["partition"]).drop("partition")
-    return _stage(ranged, _pass, SCHEMA, "identity")
+    return map_in_arrow(ranged, _pass, SCHEMA, "identity")
 
 
 class SparkFloor(SparkExperiment):

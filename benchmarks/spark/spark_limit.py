@@ -31,8 +31,9 @@ from benchmarks.spark.spark_state import ROCKSDB, by_state
 from benchmarks.spark.spark_workaround import run_files
 from streamjoin.model.binding import bind
 from streamjoin.spark import session
+from streamjoin.spark.runtime.internals import map_in_arrow
 from streamjoin.spark.stages.parts import DDL, Part, opened
-from streamjoin.spark.stream_join import Options, _arrow_schema, _output_schema, _stage, build
+from streamjoin.spark.stream_join import Options, _arrow_schema, _output_schema, build
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.merging import MergePolicy
 
@@ -142,7 +143,7 @@ def limit(system: str, left: DataFrame, right: DataFrame, load: Load, directory:
     blueprint = Blueprint(bind(load.spec, *schemas), "limit", partitions)
     output, results = _output_schema(blueprint, [left, right]), blueprint.bound.schema
     if system == ONE:
-        return _stage(left.union(right), Widen(results), output, "widen")
+        return map_in_arrow(left.union(right), Widen(results), output, "widen")
     if system == ROUTED:
         width, band = load.data.domain // partitions, load.data.band
         last = f.lit(partitions - 1)
@@ -151,12 +152,12 @@ def limit(system: str, left: DataFrame, right: DataFrame, load: Load, directory:
         stored = right.withColumn("partition", f.least((right["key"] / width).cast("int"), last))
         both = routed.union(stored)
         ranged = both.repartitionById(partitions, both["partition"]).drop("partition")
-        return _stage(ranged, Widen(results), output, "widen")
+        return map_in_arrow(ranged, Widen(results), output, "widen")
     target = directory if system == NAMES else None
-    sides = [_stage(side, Pack(i, partitions, target), DDL, "pack") for i, side in enumerate((left, right))]
+    sides = [map_in_arrow(side, Pack(i, partitions, target), DDL, "pack") for i, side in enumerate((left, right))]
     parts = sides[0].union(sides[1])
     ranged = parts.repartitionById(partitions, parts["partition"])
-    return _stage(ranged, Unpack(schemas[0], results, system == NAMES), output, "unpack")
+    return map_in_arrow(ranged, Unpack(schemas[0], results, system == NAMES), output, "unpack")
 
 
 class SparkLimit(Experiment):

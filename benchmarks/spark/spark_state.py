@@ -8,6 +8,7 @@ socket for every batch. Its ranges are cut once, evenly over the known domain, w
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
+from streamjoin.spark.runtime.internals import map_in_arrow
 from streamjoin.spark.stages.arrivals import arrivals
 from streamjoin.spark.stages.output import FoundPairs, plain
 from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, matches
 from streamjoin.spark.stages.parts import DDL, SCHEMA, Part, unpack
 from streamjoin.spark.stages.route import by_range, conformed
-from streamjoin.spark.stream_join import _arrow_schema, _output_schema, _stage
+from streamjoin.spark.stream_join import _arrow_schema, _output_schema
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import SplitPoints
 from streamjoin.storage.segments import Segment, block_rows, layout
@@ -48,18 +50,17 @@ def by_state(left: DataFrame, right: DataFrame, spec: sj.JoinSpec, domain: int) 
     words = np.array([domain * i // partitions for i in range(1, partitions)], np.int64)
     points = SplitPoints(words, np.zeros(words.size, np.int64))
     names = spread_keys(spark, partitions)
-    sides = [_stage(side, Send(blueprint, i, points, names), DDL, "send") for i, side in enumerate((left, right))]
-    return (
-        sides[0]
-        .union(sides[1])
-        .groupBy("partition")
-        .transformWithStateInPandas(
+    sides = [map_in_arrow(side, Send(blueprint, i, points, names), DDL, "send") for i, side in enumerate((left, right))]
+    keyed = sides[0].union(sides[1]).groupBy("partition")
+    with warnings.catch_warnings():
+        # Spark's own operator, which rows go through in frames of pandas: what it warns of is not used.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        return keyed.transformWithStateInPandas(
             BandState(blueprint),
             outputStructType=_output_schema(blueprint, [left, right]),
             outputMode="Append",
             timeMode="None",
         )
-    )
 
 
 def spread_keys(spark: SparkSession, partitions: int) -> tuple[int, ...]:

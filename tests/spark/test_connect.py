@@ -7,6 +7,7 @@ and complete the late output. `test_exactly_once.py` kills servers and clients.
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,10 @@ SPEC = BAND.bound_spec()
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session of a server elsewhere; pyspark takes all of this process for its client meanwhile."""
-    from pyspark.sql.connect.session import SparkSession as Remote
+    with warnings.catch_warnings():
+        # As `session` does, which this process can't call: it may have a classic session.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        from pyspark.sql.connect.session import SparkSession as Remote
 
     server = ConnectServer(tmp_path_factory.mktemp("connect"))
     with pytest.MonkeyPatch.context() as environment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,11 @@ select = ["sym", "px_left", "px_right"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pipeline_into_a_table(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_a_pipeline_into_a_table(
+    spark: SparkSession, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing of a pipeline needs pandas, which `streamjoin[spark]` does not bring.
+    monkeypatch.setitem(sys.modules, "pandas", None)
     lake = Lake(kind, tmp_path)
     options = "".join(f"options.{key} = '{value}'\n" for key, value in lake.catalog.items())
     sink = 'format = "delta"\npath = "t"\n' if kind == "delta" else f'format = "iceberg"\ntable = "tests.t"\n{options}'

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     Side = DataFrame | Source | Sequence[DataFrame | Source]
-
-Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
 
 _WATERMARK = "spark.watermarkDelayMs"
 _LEAST_SPOOLED = 1 << 17
@@ -208,11 +205,11 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
     ranged = parts.repartitionById(blueprint.partitions, parts["partition"])
     schema = _output_schema(blueprint, [sources[0].frame for sources in sides.values()])
     if blueprint.gate is None or not blueprint.gate.ordered:
-        rows = _stage(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
+        rows = map_in_arrow(ranged, JoinTask(blueprint), schema, f"{TASK}_{blueprint.token}")
         return result_frame(_counted(rows, blueprint) if shown else rows)
-    parts_of_results = _stage(ranged, JoinTask(blueprint), DDL, f"{TASK}_{blueprint.token}")
+    parts_of_results = map_in_arrow(ranged, JoinTask(blueprint), DDL, f"{TASK}_{blueprint.token}")
     partitioned = parts_of_results.repartitionById(blueprint.partitions, parts_of_results["partition"])
-    in_order = _stage(partitioned, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
+    in_order = map_in_arrow(partitioned, OrderTask(blueprint), schema, f"streamjoin_order_{blueprint.token}")
     return result_frame(_counted(in_order, blueprint) if shown else in_order)
 
 
@@ -225,7 +222,7 @@ def _counted(rows: DataFrame, blueprint: Blueprint) -> DataFrame:
 
 def _routed(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
     name = f"streamjoin_route_{blueprint.token}"
-    parts = _union([_stage(side[0], Route(blueprint, i), OBSERVED_DDL, name) for i, side in enumerate(frames)])
+    parts = _union([map_in_arrow(side[0], Route(blueprint, i), OBSERVED_DDL, name) for i, side in enumerate(frames)])
     return observed(parts, blueprint.name)
 
 
@@ -233,7 +230,7 @@ def _gated(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataF
     from pyspark.sql import functions as f
 
     stages = [
-        _stage(frame, Collect(blueprint, side, i), DDL, f"streamjoin_collect_{blueprint.token}")
+        map_in_arrow(frame, Collect(blueprint, side, i), DDL, f"streamjoin_collect_{blueprint.token}")
         for side, sources in enumerate(frames)
         for i, frame in enumerate(sources)
     ]
@@ -242,7 +239,7 @@ def _gated(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataF
         # Spark records this time with the batch: it is the same when the batch runs again.
         collected = collected.withColumn("now", f.unix_millis(f.current_timestamp()))
     single = collected.repartitionById(1, collected["partition"])
-    parts = _stage(single, Gate(blueprint), OBSERVED_DDL, f"streamjoin_gate_{blueprint.token}")
+    parts = map_in_arrow(single, Gate(blueprint), OBSERVED_DDL, f"streamjoin_gate_{blueprint.token}")
     return observed(parts, blueprint.name)
 
 
@@ -469,25 +466,3 @@ def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructT
         fields.append(StructField(c.name, type_, (c.side, c.source) not in non_null))
     own = list(result_schema(blueprint))[len(fields) :]
     return StructType([*fields, *(StructField(field.name, from_arrow_type(field.type), False) for field in own)])
-
-
-@dataclass(frozen=True)
-class NamedStage:
-    """A stage with a name, which Spark takes from the attribute `__name__`."""
-
-    function: Stage
-    name: str
-
-    @property
-    def __name__(self) -> str:
-        return self.name
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the stage."""
-        return self.function(batches)
-
-
-def _stage(frame: DataFrame, function: Stage, schema: StructType | str, name: str) -> DataFrame:
-    if is_connect(frame):
-        return frame.mapInArrow(NamedStage(function, name), schema)
-    return map_in_arrow(frame, function, schema, name)

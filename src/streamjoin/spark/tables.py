@@ -19,6 +19,7 @@ from streamjoin.formats.iceberg import IcebergSink
 from streamjoin.formats.tables import DataFile, FileLayout, LakeWriter, RowsInFiles
 from streamjoin.model.errors import InputError, SpecError
 from streamjoin.spark.columns import by_place
+from streamjoin.spark.runtime.internals import map_in_arrow
 from streamjoin.storage.places import place, read_if_there
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class TableBatches:
         writer = self._opened(frame, schema)
         layout = None if writer.has(batch) else writer.layout
         rows = partial(_write_rows, layout, batch, schema.names)
-        written = by_place(frame).mapInArrow(rows, "file STRING").collect()
+        written = map_in_arrow(by_place(frame), rows, "file STRING", "streamjoin_write").collect()
         files = tuple(DataFile(**json.loads(row.file)) for row in written)
         if files:
             writer.write(batch, RowsInFiles(schema, files))

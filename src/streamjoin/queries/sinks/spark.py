@@ -245,10 +245,12 @@ class KafkaWriter:
             else:
                 tables.append(records.table(rows))
         if filed:
+            from streamjoin.spark.runtime.internals import map_in_arrow
+
             tasks = min(len(filed), self._spark.sparkContext.defaultParallelism)
             numbers = self._spark.range(0, tasks, 1, tasks)
             shares = [filed[number::tasks] for number in range(tasks)]
-            self._send(numbers.mapInArrow(partial(_read_records, shares), _COLUMNS))
+            self._send(map_in_arrow(numbers, partial(_read_records, shares), _COLUMNS, "streamjoin_read"))
         if tables:
             self._send(self._spark.createDataFrame(pa.concat_tables(tables)))
 

@@ -20,6 +20,7 @@ from streamjoin.config.pipeline import KAFKA_COLUMNS, PipelineSource, SourceFile
 from streamjoin.formats.registry_values import RegistryFormat
 from streamjoin.model.errors import PipelineFileError, SetupError
 from streamjoin.spark.columns import quoted
+from streamjoin.spark.runtime.internals import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -257,7 +258,7 @@ def _by_registry(records: DataFrame, schema: StructType, source: PipelineSource)
     # What is missing or wrong is said now, and not by a task.
     form.decoder(columns)
     with_rows = StructType([*records.schema.fields, StructField("__row", schema)])
-    return records.mapInArrow(partial(_decode_values, form, columns), with_rows)
+    return map_in_arrow(records, partial(_decode_values, form, columns), with_rows, "streamjoin_decode")
 
 
 def _decode_values(

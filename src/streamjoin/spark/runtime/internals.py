@@ -7,13 +7,17 @@ join needs nothing there that a Connect server may lack. The ad-hoc engine sched
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from py4j.protocol import Py4JJavaError
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _IO = "java.io.IOException"
 
@@ -38,8 +42,29 @@ def session_id(spark: SparkSession) -> str:
     return str(spark._jsparkSession.sessionUUID())
 
 
-def map_in_arrow(frame: DataFrame, function: Any, schema: StructType | str, name: str) -> DataFrame:
-    """`frame.mapInArrow(function, schema)` under a name: the public method requires pandas without using it."""
+@dataclass(frozen=True)
+class NamedStage:
+    """A stage over Spark Connect: Spark takes the name of a function from the attribute `__name__`."""
+
+    function: Stage
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the stage."""
+        return self.function(batches)
+
+
+def map_in_arrow(frame: DataFrame, function: Stage, schema: StructType | str, name: str) -> DataFrame:
+    """`frame.mapInArrow(function, schema)` under a name: the public method requires pandas without using it.
+
+    Where pandas is installed it warns of a version that Spark does not know. Over Connect it does neither.
+    """
+    if is_connect(frame):
+        return frame.mapInArrow(NamedStage(function, name), schema)
     from pyspark.sql.classic.dataframe import DataFrame as Classic
     from pyspark.sql.udf import UserDefinedFunction
     from pyspark.util import PythonEvalType

@@ -178,7 +178,10 @@ def _connect(app_name: str, remote: str, wanted: Mapping[str, str], quiet: bool)
     from pyspark.sql import SparkSession
 
     try:
-        importlib.import_module("pyspark.sql.connect.session")
+        with warnings.catch_warnings():
+            # Of pandas' versions; neither a join nor what it needs of Connect uses pandas.
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+            importlib.import_module("pyspark.sql.connect.session")
     except ImportError as error:
         reason = str(error).partition("\n")[0]
         raise SetupError(f"Spark Connect needs more packages ({reason}): pip install 'streamjoin[connect]'") from error
