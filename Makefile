@@ -27,12 +27,13 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with the package, and all that the tests need
 
-# What running needs: the package with Spark and the service.
+# What running needs: the package with Spark and the service. A Java comes along (0.1 GB) where none is new enough.
 $(RUN): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "streamjoin needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
-	@echo "setting up $(VENV) with Spark and the service (once; 1.1 GB, some minutes, most of it for Spark) ..."
+	@echo "setting up $(VENV) with Spark and the service (once; 1 GB, some minutes, most of it for Spark) ..."
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --editable '.[spark,service]'
+	@$(PIP) --editable '.[spark-without-java,service]'
+	@$(PY) -c 'from streamjoin.spark.runtime.java import find_java; find_java()' 2>/dev/null || $(PIP) --editable '.[spark]'
 	@touch $@
 
 # What the tests, the experiments and the site need besides.
