@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import benchmarks.papers.chain.index  # noqa: F401 - registers its kinds
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import SAME, IndexExperiment, pick, power, values
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import benchmarks.papers.chain.index  # noqa: F401 - registers its kinds
 from benchmarks.harness import Cell, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import IndexExperiment, draw, mean, pick, speeds, values
 from benchmarks.papers.index_join import IndexJoin, Measured

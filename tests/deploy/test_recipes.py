@@ -45,7 +45,7 @@ def test_the_image_contains_what_a_machine_needs() -> None:
     instructions = _instructions()
     assert {name for name, _ in instructions} <= {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "ENTRYPOINT"}
     everything = "\n".join(f"{name} {rest}" for name, rest in instructions)
-    (pinned,) = [entry for entry in PROJECT["optional-dependencies"]["spark-without-java"]]
+    (pinned,) = PROJECT["optional-dependencies"]["spark-without-java"]
     version = re.search(r"ARG SPARK=apache/spark:(\d+\.\d+)", everything)
     assert version is not None
     assert f"pyspark>={version[1]}," in pinned

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-import benchmarks.papers.bw_tree.index  # noqa: F401 - registers it
+import benchmarks.papers.bw_tree.index
+import benchmarks.papers.chain.index  # noqa: F401 - they register themselves
 from streamjoin.indexes.base import I64
 from streamjoin.indexes.registry import INDEXES
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import benchmarks.papers.bw_tree.index
 import benchmarks.papers.cell_join
+import benchmarks.papers.chain.index
 import benchmarks.papers.round_robin
 import benchmarks.papers.three_step  # noqa: F401 - the rivals register themselves
 from streamjoin.joins import auto

@@ -17,7 +17,7 @@ from streamjoin.model.errors import SpecError
 
 I = TypeVar("I", bound=Index)  # noqa: E741
 
-IndexName = Literal["scan", "hashed", "btree", "immutable_btree", "b_chain", "ib_chain", "im_tree", "pim_tree"]
+IndexName = Literal["scan", "hashed", "btree", "immutable_btree", "im_tree", "pim_tree"]
 """The package's own names, for editors; others can be registered."""
 INDEXES: Registered[type[Index]] = Registered(
     "index",
@@ -26,12 +26,14 @@ INDEXES: Registered[type[Index]] = Registered(
         "hashed": "streamjoin.indexes.hashed",
         "btree": "streamjoin.indexes.btree",
         "immutable_btree": "streamjoin.pim_tree.im_tree",
-        "b_chain": "streamjoin.indexes.chained",
-        "ib_chain": "streamjoin.indexes.chained",
         "im_tree": "streamjoin.pim_tree.im_tree",
         "pim_tree": "streamjoin.pim_tree.pim_tree",
     },
-    {"bw_tree": "benchmarks.papers.bw_tree.index"},
+    {
+        "b_chain": "benchmarks.papers.chain.index",
+        "bw_tree": "benchmarks.papers.bw_tree.index",
+        "ib_chain": "benchmarks.papers.chain.index",
+    },
 )
 
 

@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamjoin.indexes.base import I64, Index, arena, demand, pages
-from streamjoin.indexes.btree import nodes_for
-from streamjoin.indexes.nodes import check_shape, check_tree
-from streamjoin.indexes.registry import register_index
-from streamjoin.kernels.trees import btree, chain, css
-from streamjoin.kernels.trees.chain import (
+import streamjoin as sj
+from benchmarks.papers.chain import kernels as chain
+from benchmarks.papers.chain.kernels import (
     ACTIVE,
     CHAIN,
     DIRECTORY,
@@ -31,6 +28,10 @@ from streamjoin.kernels.trees.chain import (
     SEGMENTS,
     SPAN,
 )
+from streamjoin.indexes.base import I64, Index, arena, demand, pages
+from streamjoin.indexes.btree import nodes_for
+from streamjoin.indexes.nodes import check_shape, check_tree
+from streamjoin.kernels.trees import btree, css
 from streamjoin.kernels.trees.entries import HEAD_WORDS, MERGE, MIN_SEQ, SIZE, STEPS, TICKS, TIMED
 from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import SpecError
@@ -39,7 +40,7 @@ _SMALLEST_SPAN = 64
 _LONGEST = 128
 
 
-@register_index
+@sj.register_index
 class BChainIndex(Index):
     """A chain of B+-trees; `length` is the paper's L."""
 
@@ -162,7 +163,7 @@ class BChainIndex(Index):
         demand(np.array_equal(check_tree(self.mem, tree), np.stack([words, seqs], axis=1)), "a link is broken")
 
 
-@register_index
+@sj.register_index
 class IBChainIndex(BChainIndex):
     """A chain whose archived sub-indexes are immutable trees."""
 
