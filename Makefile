@@ -5,6 +5,8 @@ SHELL := /bin/bash
 
 VENV := .venv
 PY := $(VENV)/bin/python
+MAKE_VENV = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "streamjoin needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }; \
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 PIP := $(PY) -m pip --disable-pip-version-check install --no-compile
 RUN := $(VENV)/.ready
 STAMP := $(VENV)/.installed
@@ -29,19 +31,19 @@ setup: $(STAMP) ## make .venv with the package, and all that the tests need
 
 # What running needs: the package with Spark and the service. A Java comes along (0.1 GB) where none is new enough.
 $(RUN): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "streamjoin needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "setting up $(VENV) with Spark and the service (once; 1 GB, some minutes, most of it for Spark) ..."
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(MAKE_VENV)
 	@$(PIP) --editable '.[spark-without-java,service]'
 	@$(PY) -c 'from streamjoin.spark.runtime.java import find_java; find_java()' 2>/dev/null || $(PIP) --editable '.[spark]'
 	@touch $@
 
-# What the tests, the experiments and the site need besides.
-$(STAMP): $(RUN)
-	@echo "adding what the tests and experiments need (once; another 1.3 GB) ..."
+# That and what the tests, the experiments and the site need, at once: pip works out the versions a single time.
+$(STAMP): pyproject.toml
+	@echo "setting up $(VENV) with what the tests and experiments need (once; 2.4 GB, some minutes) ..."
+	@$(MAKE_VENV)
 	@$(PIP) --editable '.[spark,service,bench,dev]'
 	@$(PIP) --no-deps traffic==2.13
-	@touch $@
+	@touch $(RUN) $@
 
 demo: $(RUN) ## a month of real flights joined live with the weather on Spark, in about a minute
 	@$(PY) -m streamjoin demo $(ARGS)
