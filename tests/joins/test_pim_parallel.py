@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -124,11 +125,36 @@ def test_what_the_index_does_not_decide_is_tested_as_well(spec: sj.JoinSpec) -> 
         assert run("pim_parallel", spec, 3, task=7, smallest_run=16) == run("sweep", spec)
 
 
-def test_a_self_join_by_threads() -> None:
-    spec = sj.JoinSpec(on=sj.Band("k", "k", 40), window=sj.CountWindow(1_500), self_join=True)
+@pytest.mark.parametrize(
+    "window",
+    [
+        sj.CountWindow(1_500),
+        (sj.CountWindow(50), sj.CountWindow(900)),
+        sj.TimeWindow(700),
+        (sj.CountWindow(100), sj.TimeWindow(700)),
+    ],
+    ids=["count", "asymmetric", "time", "mixed"],
+)
+@pytest.mark.parametrize("other", ["k", "v"], ids=["equal roles", "other words"])
+def test_a_self_join_by_threads(window: Any, other: str) -> None:
+    on = sj.Band("k", other, 40) & sj.Theta("l.id + r.id > 90")
+    spec = sj.JoinSpec(on=on, window=window, self_join=True, time="id", order="arrival")
     left, _, _ = tables()
     with no_deadlock(), sj.open(spec, "pim_parallel", 3, options={"task": 5}) as threads, sj.open(spec, "sweep") as one:
-        assert threads.push(left=left) == one.push(left=left)
+        for begin in range(0, ROWS, ROWS // 3):
+            part = left.slice(begin, ROWS // 3)
+            assert threads.push(left=part) == one.push(left=part)
+
+
+def test_a_self_join_keeps_one_tree() -> None:
+    def held(self_join: bool) -> int:
+        spec = sj.JoinSpec(on=sj.Band("k", "k", 40), window=sj.CountWindow(50_000), self_join=self_join)
+        left, right, _ = tables()
+        with sj.open(spec, "pim_parallel", 2) as join:
+            join.push(left=left) if self_join else join.push(left=left, right=right)
+            return int(join.metrics()["bytes"])
+
+    assert held(True) < 0.7 * held(False)
 
 
 def test_workers_change_while_pushes_go_on() -> None:

@@ -62,7 +62,7 @@ class Indexed:
         self._self_join = bound.spec.self_join
         # A self-join whose roles have the same words looks both up in one index; a tuple enters it as a right one.
         self.shared = bound.has_equal_roles
-        left = make_index(index, _largest(sizes) if self.shared else sizes[0], **settings)
+        left = make_index(index, largest(sizes) if self.shared else sizes[0], **settings)
         self.indexes: tuple[Index, Index] = (left, left if self.shared else make_index(index, sizes[1], **settings))
         self._out = Matches(_ROOM)
         self._mins = [0, 0]
@@ -181,7 +181,8 @@ class Indexed:
         return self.indexes[:1] if self.shared else self.indexes
 
 
-def _largest(sizes: list[int | None]) -> int | None:
+def largest(sizes: list[int | None]) -> int | None:
+    """The largest number of tuples in one of several windows; None where one of them has no fixed number."""
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
 

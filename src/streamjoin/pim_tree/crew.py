@@ -53,9 +53,13 @@ _OFFSET = 56
 
 
 class Tuples:
-    """The tuples of one run in arrival order, and each side's words in line; buffers are reused between runs."""
+    """The tuples of one run in arrival order, and each side's words in line; buffers are reused between runs.
 
-    def __init__(self) -> None:
+    With `one_stream` a right tuple is a left one in its other role: both sides' words are one line.
+    """
+
+    def __init__(self, *, one_stream: bool = False) -> None:
+        self.one_stream = one_stream
         self.words: I64 = np.empty(0, np.int64)
         self.n = 0
         self.stride = 0
@@ -68,11 +72,13 @@ class Tuples:
         self.n, self.first = n, list(first)
         # Rows at a multiple of the page size apart would map to the same few cache lines.
         self.stride = -(-n // _PAGE) * _PAGE + _OFFSET
-        line = [count + q.PADDING for count in counts]
+        line = [counts[0] + q.PADDING, 0 if self.one_stream else counts[1] + q.PADDING]
         needed = q.ROWS * self.stride + 2 * sum(line)
         if self.words.size < needed:
             self.words = arena(max(needed, 512))
-        self.line_at = [q.ROWS * self.stride, q.ROWS * self.stride + line[0]]
+        self.line_at = [q.ROWS * self.stride] * 2
+        if not self.one_stream:
+            self.line_at[1] += line[0]
         self.apart = sum(line)
         self.lines = [self.words[at : at + count] for at, count in zip(self.line_at, counts, strict=True)]
         self.counted = [
@@ -103,12 +109,14 @@ class SharedJoin:
         out: int = 1 << 16,
         slice_entries: int = _SLICE,
         backlog: int = _BACKLOG,
+        ordered: bool = True,
     ) -> None:
         """At most `under_way` (a power of two) tasks wait for propagation, `results` each; `out` is the output size.
 
         Where that is too few, a task may have up to `most_results`, and fewer tasks wait: two per thread at least.
         A merge is cut into slices of about `slice_entries` entries, which threads share; slices take precedence over
-        tasks while more than `backlog` tuples wait, and while fewer tuples than a task wait.
+        tasks while more than `backlog` tuples wait, and while fewer tuples than a task wait. Unless `ordered`, the
+        matches of one tuple come in any order.
         """
         # Few, since pending tasks make lookups scan more of the window; but enough that no thread waits.
         granted = -(-GRANT // task)
@@ -125,7 +133,7 @@ class SharedJoin:
         self.queue = self.queue[(-self.queue.ctypes.data // 8) % 8 :]
         self.queue[q.TASK], self.queue[q.MERGE_MODE] = task, MERGES[merge]
         self.queue[q.GRANT], self.queue[q.SHARE] = max(task, GRANT), _SHARE * n
-        self.queue[q.SELF] = left is right
+        self.queue[q.SELF], self.queue[q.SORTS] = left is right, ordered
         self.queue[q.SLICES_AT], self.queue[q.MOST_SLICES] = slices_at, _MOST_SLICES
         self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, backlog
         self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity

@@ -17,6 +17,7 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.jit.calls import Each, KernelCalls
 from streamjoin.joins.base import AlgorithmCapabilities, Chunk, Pairs, Refine
+from streamjoin.joins.indexed import largest
 from streamjoin.joins.registry import register_algorithm
 from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 from streamjoin.model.binding import BoundSpec
@@ -45,7 +46,7 @@ _LEAST_PART = 1 << 14
 
 
 class PimParallel:
-    """The parallel join over two shared PIM-Trees."""
+    """The parallel join over two shared PIM-Trees; over one in a self-join whose roles have the same words."""
 
     name: ClassVar[str] = "pim_parallel"
     capabilities: ClassVar[AlgorithmCapabilities] = AlgorithmCapabilities(shares_no_small_chunks=True)
@@ -53,14 +54,19 @@ class PimParallel:
     def __init__(self, bound: BoundSpec, options: Mapping[str, object], workers: Workers) -> None:
         task, merge, settings = _checked(options)
         sizes = [window.size if window.kind == "count" else None for window in bound.windows]
-        left, right = (SharedPimTree(size, task, **settings) for size in sizes)
+        # A self-join whose roles have the same words looks both up in one tree; a tuple enters it as a left one.
+        self.one_tree = bound.has_equal_roles
+        left = SharedPimTree(largest(sizes) if self.one_tree else sizes[0], task, **settings)
+        right = left if self.one_tree else SharedPimTree(sizes[1], task, **settings)
         self.shared = SharedJoin(left, right, workers.n, task=task, merge=merge)
         self._workers = workers
-        self._tuples = Tuples()
+        self._tuples = Tuples(one_stream=self.one_tree)
         self._mins = [0, 0]
         # Whether the bounds of a side's window never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
         self.grows = [gated or window.kind == "count" for window in bound.windows]
+        if self.one_tree:
+            self.grows = [all(self.grows)] * 2
         self.decides = bound.settled
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
@@ -92,8 +98,9 @@ class PimParallel:
 
     def fill(self, side: int, words: Array, seqs: Array) -> None:
         """Store one side's live tuples, taken over from another algorithm."""
-        self.shared.sides[side].load(words, seqs)
-        self.shared.renew_limits()
+        if side == 0 or not self.one_tree:
+            self.shared.sides[side].load(words, seqs)
+            self.shared.renew_limits()
 
     def forget(self, left_min: int, right_min: int) -> None:
         """Drop positions below these: they are outside every later window."""
@@ -128,13 +135,13 @@ class PimParallel:
 
 def write(tuples: Tuples, chunk: Chunk, at: int, workers: Workers = _ALONE) -> None:
     """Write a chunk's tuples from place `at` on, where there is room for them, and each side's words in line."""
-    use = INSERTS if chunk.stored_only else PROBES | INSERTS
     calls = []
     for side, (part, op) in enumerate(((chunk.left, 0), (chunk.right, ON_RIGHT))):
         index, valid, first = part.encoded.index, part.encoded.valid, part.first_seq
         if index is None:
             raise AssertionError("pim_parallel needs an index word")
         line = tuples.line_at[side] + first - tuples.first[side]
+        use = (0 if chunk.stored_only else PROBES) | (0 if side and tuples.one_stream else INSERTS)
         where = np.array((tuples.stride, tuples.apart, at, line, first, op, use))
         begins, ends = zip(*cuts(part.n, min(workers.n, part.n // _LEAST_PART)), strict=True)
         columns = index.word, index.lo, index.hi, _ALL_VALID if valid is None else valid

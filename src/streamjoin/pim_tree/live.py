@@ -37,15 +37,13 @@ _TAKES = 256
 class QueueFlow(Flow):
     """The threads of a parallel PIM-Tree join, between the work queue and its output."""
 
-    in_order = True
-
-    def __init__(self, join: PimParallel, *, self_join: bool) -> None:
+    def __init__(self, join: PimParallel, *, self_join: bool, ordered: bool) -> None:
         self._join, self._shared = join, join.shared
-        self._self_join = self_join
+        self._self_join, self.in_order = self_join, ordered
         self.crew = join.shared.crew
         self.threads = join.shared.crew.n
         self._capacity = SEGMENT
-        self._tuples = Tuples()
+        self._tuples = Tuples(one_stream=join.one_tree)
         self._segment = 0
         """The gate position of the array's first tuple; changes under the propagation lock."""
         # Per side: the position after the last tuple of the array.
@@ -58,7 +56,7 @@ class QueueFlow(Flow):
         self._taken: list[TakenPairs] = []
         self._complete = 0
         self._held = HeldPairs(self_join)
-        self._shared.queue[q.PARKS] = _PARKS
+        self._shared.queue[q.PARKS], self._shared.queue[q.SORTS] = _PARKS, ordered
         self._open(0, (0, 0))
 
     # -- the intake's ---------------------------------------------------------------------------------------
@@ -237,7 +235,7 @@ class QueueFlow(Flow):
 
     def _in_order(self, pieces: list[TakenPairs]) -> TakenPairs:
         """The matches in result order. Both roles of a self-join's tuple must be complete for that."""
-        if not self._self_join:
+        if not (self._self_join and self.in_order):
             return together(pieces)
         for piece in pieces:
             self._held.add(piece)
@@ -266,4 +264,5 @@ def run_queue(setup: Setup) -> Runner:
     operator = LiveOperator(setup.bound, choice, setup.workers, Counts())
     if not isinstance(operator.algorithm, PimParallel):
         raise AssertionError(f"{choice.name} is not a parallel PIM-Tree join")
-    return runner_of(setup, operator, QueueFlow(operator.algorithm, self_join=setup.bound.spec.self_join))
+    flow = QueueFlow(operator.algorithm, self_join=setup.bound.spec.self_join, ordered=setup.ordered)
+    return runner_of(setup, operator, flow)

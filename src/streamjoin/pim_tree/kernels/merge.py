@@ -364,10 +364,15 @@ def begin_merge(queue: I64, side: int, old: I64, new: I64, wider: int) -> bool:
 def live_bound(queue: I64, tuples: I64, side: int, at: int) -> int:
     """A position of `side` below which no tuple from `at` on will look."""
     bound: int = queue[BASE + side]
-    if queue[GROWS + side]:
-        for i in range(at - 1, max(-1, at - _LOOK_BACK), -1):
-            if queue[SELF] or (tuples[OPS * queue[STRIDE] + i] & ON_RIGHT) != side:
-                return max(bound, int(tuples[MIN_SEQ * queue[STRIDE] + i]))
+    if not queue[GROWS + side]:
+        return bound
+    rows = MIN_SEQ * queue[STRIDE]
+    if queue[SELF]:
+        # The newest tuple in both its roles, which have windows of their own.
+        return max(bound, min(int(tuples[rows + at - 1]), int(tuples[rows + at - 2]))) if at > 1 else bound
+    for i in range(at - 1, max(-1, at - _LOOK_BACK), -1):
+        if (tuples[OPS * queue[STRIDE] + i] & ON_RIGHT) != side:
+            return max(bound, int(tuples[rows + i]))
     return bound
 
 

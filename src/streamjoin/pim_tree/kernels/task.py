@@ -9,7 +9,7 @@ Every kernel with a loop borrows its arrays anew: the compiler leaves reference 
 A thread comes back to Python when the caller must act, with what it was at on its desk; called again, it goes on.
 Invariant: with FLUSH and ALONE it holds the lock to hand on, with any other answer none.
 
-A lookup's matches are ordered in the task's block of the pool. A block has a half for positions and, `apart` words
+A lookup's matches are ordered in the task's block of the pool, if the output is to be in order. A block has a half for positions and, `apart` words
 behind, one for the tuples that met them; the second is written when the first is in order, so a sort may use it.
 Invariant: a sort of `begin` to `end` changes nothing but that, the same places `apart` words behind, and up to `limit`
 there; the eight words behind a half are written back as they were.
@@ -75,6 +75,7 @@ from streamjoin.pim_tree.kernels.work_queue import (
     SELF,
     SEQ,
     SLICE,
+    SORTS,
     STRIDE,
     TAKEN,
     UPTO,
@@ -392,7 +393,7 @@ def _look_up(
     queue: I64, tuples: I64, desk: I64, other: I64, side: int, i: int, place: int, pool: I64, to: int, end: int,
     apart: int,
 ) -> int:  # fmt: skip
-    """Write the matches of tuple i to pool[to:end], ascending; returns their end, or -1 when they do not fit.
+    """Write the matches of tuple i to pool[to:end], in order if asked; returns their end, or -1 if they do not fit.
 
     What lies `apart` words behind is used meanwhile.
     """
@@ -407,7 +408,7 @@ def _look_up(
     beside = desk[BESIDE + side]
     before = min(edge, upto)
     tail = collect(other, desk[PLACE + place], desk[PLACE_SUB + place], beside, lo, hi, least, before, pool, to, end)
-    if tail > to + 1:
+    if tail > to + 1 and queue[SORTS]:
         order_matches(pool, apart, to, tail, end)
     begin = max(edge, least)
     if tail >= 0 and begin < upto:

@@ -108,6 +108,7 @@ CRAMPED = 101  # a task had more results than its block holds
 MOST_CAPACITY = 102  # what blocks may grow to
 POOL_WORDS = 103
 OUT_ROOM = 104  # results that the output holds
+SORTS = 105  # a tuple's matches are put in order
 
 SLOTS = 112
 SLOT = 8
