@@ -45,8 +45,9 @@ _LEAST_UNDER_WAY = 64
 _SLICE = 1 << 11
 _MOST_SLICES = 1024
 _BACKLOG = 1 << 14  # tuples
-_LEAST_RESULTS = 1024
-_RESULTS_A_TUPLE = 16
+_LEAST_RESULTS = 256
+_RESULTS_A_TUPLE = 4
+_LEAST_OUT = 1 << 13
 _MOST_RESULTS = 1 << 18
 _PAGE = 512
 _OFFSET = 56
@@ -111,7 +112,7 @@ class SharedJoin:
         backlog: int = _BACKLOG,
         ordered: bool = True,
     ) -> None:
-        """At most `under_way` (a power of two) tasks wait for propagation, `results` each; `out` is the output size.
+        """At most `under_way` (a power of two) tasks wait for propagation, `results` each; the output grows up to `out`.
 
         Where that is too few, a task may have up to `most_results`, and fewer tasks wait: two per thread at least.
         A merge is cut into slices of about `slice_entries` entries, which threads share; slices take precedence over
@@ -138,7 +139,7 @@ class SharedJoin:
         self.queue[q.SLICE_ENTRIES], self.queue[q.BACKLOG] = slice_entries, backlog
         self.queue[q.RING_MASK], self.queue[q.CAPACITY] = under_way - 1, capacity
         self.queue[q.MOST_CAPACITY], self.queue[q.POOL_WORDS] = most, pool_words
-        self.queue[q.OUT_ROOM] = max(out, capacity)
+        self.queue[q.OUT_ROOM] = max(min(out, _LEAST_OUT), capacity)
         self.pool = np.empty(pool_words, np.int64)
         self.out = np.empty(max(out, most), np.int64), np.empty(max(out, most), np.int64)
         self._desks: dict[int, I64] = {}
@@ -185,7 +186,7 @@ class SharedJoin:
             tree.current = int(self.queue[q.CURRENT + (0 if self.queue[q.SELF] else side)])
         halted = int(self.queue[q.HALT])
         if halted:
-            self.sides[halted - 1].make_room(int(self.queue[q.INSERTED + halted - 1]))
+            self.sides[halted - 1].make_room(int(self.queue[q.NEEDED]))
             self.queue[q.HALT] = 0
         return halted > 0
 
@@ -233,7 +234,10 @@ class SharedJoin:
 
     def flush(self, take: Take) -> None:
         """Hand out what is in the output; the caller has the propagation lock, or no thread works."""
-        count = int(self.queue[q.OUT])
+        count, capacity = int(self.queue[q.OUT]), int(self.queue[q.CAPACITY])
+        if count + capacity > self.queue[q.OUT_ROOM]:
+            # It was full, or nearly: the next time it is emptied less often.
+            self.queue[q.OUT_ROOM] = min(self.out[0].size, 2 * max(capacity, int(self.queue[q.OUT_ROOM])))
         if count:
             take(self.out[0][:count], self.out[1][:count])
             self.queue[q.OUT] = 0

@@ -1,9 +1,10 @@
 """IM-Tree: T_I takes the inserts, T_S holds the rest, merged at m * w (SIGMOD paper, section 3.2).
 
 T_S and the merge are one for all such trees; a `MutablePart` is their T_I: one B+-tree here, sub-indexes in
-`pim_tree`, none in the immutable B+-tree. Invariant: T_S is sorted by (word, seq) and older than all of T_I; the arena
-always has room for the next merge, so a merge allocates only if the window has outgrown it. A merge first writes T_I
-as a run to the far end of its output buffer, where the output cannot overtake it; this avoids a third buffer.
+`pim_tree`, none in the immutable B+-tree. Invariant: T_S is sorted by (word, seq) and older than all of T_I. A merge
+first writes T_I as a run to the far end of its output buffer, where the output cannot overtake it; this avoids a third
+buffer. A buffer has room for the live entries and a few more, as the others are left out of the output: a merge
+allocates only where the window has outgrown that.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from streamjoin.indexes.nodes import check_shape, check_tree
 from streamjoin.indexes.registry import register_index
 from streamjoin.kernels.trees import btree, css
 from streamjoin.kernels.trees.css import CSS_FANOUT, INNER, LEAF_SIZE, LIMIT, PENDING, STORED, WORDS
-from streamjoin.kernels.trees.entries import HEAD_WORDS, MERGE, MIN_SEQ, SIZE, TICKS, TIMED
+from streamjoin.kernels.trees.entries import HEAD_WORDS, LARGEST, MERGE, MIN_SEQ, SIZE, TICKS, TIMED
 from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.model.errors import SpecError
 from streamjoin.pim_tree.kernels import im
 
 SMALLEST_RUN = 256  # merging fewer entries than this costs more than searching them
+_EXPIRED_SHARE = 8  # of T_I's entries as many may come before older ones are known to have expired
 
 
 class MutablePart(Protocol):
@@ -122,16 +124,17 @@ class MergedIndex(Index):
         return max(self.smallest_run, int(self.merge_ratio * stored))
 
     def _lay(self, stored: int) -> None:
-        """Allocate an arena for `stored` entries in T_S and the corresponding T_I."""
+        """Allocate an arena for `stored` entries in T_S, some that have expired, and the corresponding T_I."""
         limit = self._limit(stored)
-        room = pages(stored + limit + self.leaf_size + css.LANES)
+        slack = limit // _EXPIRED_SHARE if limit > self.smallest_run else limit
+        room = pages(stored + slack + self.leaf_size + css.LANES)
         self._sizes = {"separators": self._separator_words(room), **self._part.sections(room)}
         self._sizes |= {"T_S": 2 * room, "merge buffer": 2 * room}
-        nodes = self._part.nodes(limit, room)
+        nodes = self._part.nodes(self._limit(room), room)
         before = HEAD_WORDS + sum(self._sizes.values())
         self.mem = arena(before + nodes * btree.NODE)
         self._sizes["nodes"] = nodes * btree.NODE
-        self._room = room
+        self._laid, self._room = stored, room
         self._first_node = before // btree.NODE
         self.mem[btree.FANOUT] = btree.MOST_KEYS
         self.mem[btree.NODES] = self._first_node + nodes
@@ -159,34 +162,53 @@ class MergedIndex(Index):
     def merge(self) -> None:
         """Merge T_I into T_S, drop expired entries, and attach an empty T_I."""
         ticks = read_cycles() if self.mem[TIMED] else 0
-        target = self._first_buffer
-        if self.mem[WORDS] == target:
-            target += 2 * self._room
-        run = target + self._room - int(self.mem[PENDING])
-        count = self._part.unload(self.mem, self.mem, run, self._room)
+        target, count = self._unload()
+        room = self._room
         stored = css.merge_runs(
             self.mem,
             int(self.mem[WORDS]),
             int(self.mem[STORED]),
-            self._room,
-            run,
+            room,
+            target + room - count,
             count,
-            self._room,
+            room,
             target,
-            self._room,
+            room,
         )
         self.mem[WORDS] = target
         self._adopt(stored)
         if self.mem[TIMED]:
             self.mem[TICKS + MERGE] += read_cycles() - ticks
 
-    def _make_room(self, stored: int, extra: int) -> None:
-        """Move T_S to a larger arena unless `extra` more entries fit beside it; T_I must be empty."""
-        if self._fits(stored + extra):
+    def _unload(self) -> tuple[int, int]:
+        """Write T_I to the far end of the buffer that the merge writes; returns where that begins, and the count."""
+        target, stored = self._target(), int(self.mem[STORED])
+        run = target + self._room - int(self.mem[PENDING])
+        count = self._part.unload(self.mem, self.mem, run, self._room)
+        words, seqs = (self.mem[at : at + count] for at in (run, run + self._room))
+        # No two entries have one seq, so this many of T_S are live at the most.
+        live = min(stored, max(0, int(seqs.min(initial=LARGEST)) - self.min_seq))
+        if not self._fits(live + count):
+            words, seqs = words.copy(), seqs.copy()
+            self._make_room(stored, live + count)
+            target = self._target()
+            run = target + self._room - count
+            self.mem[run : run + count] = words
+            self.mem[run + self._room : run + self._room + count] = seqs
+        return target, count
+
+    def _target(self) -> int:
+        """Where the buffer without T_S begins."""
+        first = self._first_buffer
+        return first + 2 * self._room if self.mem[WORDS] == first else first
+
+    def _make_room(self, stored: int, entries: int) -> None:
+        """Move the `stored` entries of T_S to a larger arena unless `entries` fit into its place, and T_I beside it."""
+        enough = all(words <= self._sizes[name] for name, words in self._part.sections(self._room).items())
+        if enough and self._fits(entries):
             return
         old, room, at = self.mem, self._room, int(self.mem[WORDS])
-        # An arena of this size has room for the corresponding T_I as well.
-        self._lay(stored + max(extra - self._limit(stored), stored // 4))
+        self._lay(self._laid if self._fits(entries) else entries + stored // 4)
         self._carry(old)
         self.mem[STORED] = stored
         for part in (0, 1):
@@ -194,13 +216,12 @@ class MergedIndex(Index):
             self.mem[to : to + stored] = old[at + part * room : at + part * room + stored]
 
     def _fits(self, entries: int) -> bool:
-        enough = all(words <= self._sizes[name] for name, words in self._part.sections(self._room).items())
-        return enough and entries + self.leaf_size + css.LANES <= self._room
+        return entries + self.leaf_size + css.LANES <= self._room
 
     def _adopt(self, stored: int) -> None:
         """Make the first `stored` entries of the current buffer T_S, with an empty T_I and room to merge it."""
         self._part.adapt(self.mem, bool(self.mem[LIMIT] > self.smallest_run))
-        self._make_room(stored, self._limit(stored))
+        self._make_room(stored, stored)
         self.mem[STORED] = self.mem[SIZE] = stored
         used = int(css.lay_levels(self.mem, stored))
         inner = int(self.mem[INNER])
@@ -218,7 +239,7 @@ class MergedIndex(Index):
     def load(self, words: I64, seqs: I64) -> None:
         """Build T_S at once from entries in seq order."""
         order = np.argsort(words, kind="stable")
-        self._make_room(0, words.size + self._limit(words.size))
+        self._make_room(0, words.size)
         at = int(self.mem[WORDS])
         self.mem[at : at + words.size] = words[order]
         self.mem[at + self._room : at + self._room + words.size] = seqs[order]
@@ -317,7 +338,8 @@ class ImmutableBTreeIndex(MergedIndex):
         words = column(words)
         seqs = column(seqs, words.size)
         order = np.argsort(words, kind="stable")
-        self._make_room(int(self.mem[STORED]), words.size)
+        stored = int(self.mem[STORED])
+        self._make_room(stored, stored + words.size)
         self._batch.put(words[order], seqs[order])
         self.mem[PENDING] = words.size
         self.merge()

@@ -3,7 +3,8 @@
 Each is an arena of its own with the layout of `pim_tree`: head, separators, chunks, T_S, nodes. Invariant: nothing here
 runs while threads work on the trees. A tree has room for T_I under any distribution of its entries: in the worst case
 half of each node is used and a sub-index spills with a chunk's entries, so the number of entries bounds the number of
-nodes; unused nodes cost no memory.
+nodes; unused nodes cost no memory. T_S has room for the live entries and some that expire late, since a merge writes
+no others; where that is too few, `make_room` is called before the merge.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ GRANT = 64
 """Tuples that a thread takes at once where tasks are smaller: T_I must have room for them."""
 _ENTRIES_A_NODE = 4
 _SPARE_NODES = 64
-_GROWTH = 1.5
+_GROWTH = 1.25
+_LATE_SHARE = 4  # of T_I's entries as many may come before older ones are known to have expired
 _FIXED_POINT = 1 << 20
 # Twice the best value for one thread: all threads share a merge, so rarer merges pay.
 _MERGE_RATIO = 1 / 4
@@ -84,8 +86,10 @@ class SharedPimTree:
 
     def _lay(self, stored: int) -> I64:
         """Allocate an arena for `stored` entries in T_S and up to twice the T_I that triggers a merge."""
-        pending = 2 * self._limit(stored) + 2 * max(self.task, GRANT)
-        room = pages(stored + pending + self.leaf_size + css.LANES + 1)
+        limit = self._limit(stored)
+        pending = 2 * limit + 2 * max(self.task, GRANT)
+        late = limit // _LATE_SHARE if limit > self.smallest_run else pending
+        room = pages(stored + late + self.leaf_size + css.LANES + 1)
         head = np.zeros(HEAD_WORDS, np.int64)
         head[LEAF_SIZE], head[CSS_FANOUT] = self.leaf_size, self.fanout
         separators = pages(int(css.lay_levels(head, room)))
@@ -107,11 +111,10 @@ class SharedPimTree:
         mem[pim_shared.LOCKED] = self.locks
         return mem
 
-    def make_room(self, inserted: int) -> None:
-        """Replace the output tree of the next merge by one that is large enough."""
+    def make_room(self, needed: int) -> None:
+        """Replace the output tree of the next merge by one that is large enough for `needed` entries."""
         if self.adaptive and self.width < WIDTHS[-1] and crowded(self.tree):
             self.width = min(WIDTHS[-1], 2 * int(self.tree[WIDTH]))
-        needed = int(self.tree[STORED]) + inserted
         grows = needed + self.leaf_size + css.LANES >= self.tree[pim_shared.ROOM]
         stored = int(needed * _GROWTH) if grows else self._laid[self.current]
         larger = self._lay(stored)

@@ -106,6 +106,7 @@ from streamjoin.pim_tree.kernels.work_queue import (
     MOST_SLICES,
     MY_PHASE,
     MY_SLICE,
+    NEEDED,
     NONBLOCKING,
     ONE_THREAD,
     OPS,
@@ -124,6 +125,7 @@ from streamjoin.pim_tree.kernels.work_queue import (
     WRITING,
     close_slice,
     open_phase,
+    position_at,
 )
 from streamjoin.pim_tree.kernels.work_queue import LIMIT as QUEUE_LIMIT
 
@@ -329,9 +331,17 @@ def crowded(mem: I64) -> bool:
 
 
 @kernel
-def fits(old: I64, new: I64, inserted: int, wider: int) -> bool:
+def most_live(queue: I64, tuples: I64, side: int, old: I64) -> int:
+    """At most how many entries a merge of `old` that begins now would write: no two have one position."""
+    at = queue[ACQUIRED]
+    positions = position_at(queue, tuples, side, at) + queue[SELF] - live_bound(queue, tuples, side, at)
+    return min(int(old[STORED] + queue[INSERTED + side]), max(0, positions))
+
+
+@kernel
+def fits(old: I64, new: I64, needed: int, wider: int) -> bool:
     """Whether the merge of `old` can be written to `new`; `wider`: whether its chunks may be made wider."""
-    enough: bool = old[STORED] + inserted + old[LEAF_SIZE] + LANES < new[ROOM]
+    enough: bool = needed + old[LEAF_SIZE] + LANES < new[ROOM]
     wanted = old[WIDTH]
     if wider and wanted < WIDEST and crowded(old):
         wanted *= 2
@@ -340,9 +350,10 @@ def fits(old: I64, new: I64, inserted: int, wider: int) -> bool:
 
 
 @kernel
-def begin_merge(queue: I64, side: int, old: I64, new: I64, wider: int) -> bool:
+def begin_merge(queue: I64, tuples: I64, side: int, old: I64, new: I64, wider: int) -> bool:
     """Freeze a side where the queue is now, or call for room; gives back the lock that `acquire` kept."""
-    possible = fits(old, new, queue[INSERTED + side], wider)
+    needed = most_live(queue, tuples, side, old)
+    possible = fits(old, new, needed, wider)
     if possible:
         queue[MERGING] = 1
         queue[GATE] = queue[MERGE_MODE] != NONBLOCKING
@@ -356,6 +367,7 @@ def begin_merge(queue: I64, side: int, old: I64, new: I64, wider: int) -> bool:
         open_phase(queue, SETTLING, 0)
     else:
         queue[HALT] = side + 1
+        queue[NEEDED] = needed
     unlock(queue, LOCK)
     return possible
 

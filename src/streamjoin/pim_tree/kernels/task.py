@@ -258,7 +258,7 @@ def work(
                 if answer == SLICE:
                     stand(crew, me, MERGING_NOW)
                     help_merge(queue, tuples, desk, old, new)
-                elif not begin_merge(queue, side, old, new, wider):
+                elif not begin_merge(queue, tuples, side, old, new, wider):
                     return MAKE_ROOM
                 continue
             else:

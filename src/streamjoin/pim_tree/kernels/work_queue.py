@@ -109,6 +109,7 @@ MOST_CAPACITY = 102  # what blocks may grow to
 POOL_WORDS = 103
 OUT_ROOM = 104  # results that the output holds
 SORTS = 105  # a tuple's matches are put in order
+NEEDED = 106  # entries that the merge that was called off would have had to write, at the most
 
 SLOTS = 112
 SLOT = 8
