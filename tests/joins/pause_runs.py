@@ -37,10 +37,12 @@ from streamjoin.scalejoin.inlets import GateInlets
 from streamjoin.scalejoin.live import ShareFlow
 from streamjoin.scalejoin.live_gate import GateFlow, GateIntake, MatchGate
 from streamjoin.testing import oracle
+from streamjoin.windows.crew import Crew
 from tests.deadlock import no_deadlock
 from tests.joins.handshake_runs import CONDITIONS, events_of
 from tests.joins.runner_runs import (
     SCHEMA,
+    changing_workers,
     expected_pairs,
     feed_from_threads,
     feed_in_order,
@@ -89,12 +91,13 @@ def _spec(order: Order, window: sj.CountWindow | sj.TimeWindow) -> sj.JoinSpec:
     return sj.JoinSpec(on=CONDITIONS[0][1], window=(window, window), time="t", order=order)
 
 
-def run_flow(algorithm: str, order: Order, seed: int) -> None:
-    """One runner with threads of its own."""
+def run_flow(algorithm: str, order: Order, seed: int, *, elastic: bool = False) -> None:
+    """One runner with threads of its own; if they are elastic, other numbers of them."""
     rng = np.random.default_rng(seed)
     spec, events = _spec(order, sj.CountWindow(30)), _events(rng, 240, order)
     ordered = events if order == "arrival" else oracle.event_time_order(events)
     feed = (feed_in_order if order == "arrival" else feed_from_threads)(rng, events)
+    feed = changing_workers(rng, feed) if elastic else feed
     consumer = run_live(runner_of(setup_of(spec, (algorithm, None), 2, {})), feed)
     assert consumer.ids() == expected_pairs(spec, CONDITIONS[0][2], ordered)
 
@@ -139,7 +142,9 @@ def run_stop(algorithm: str, order: Order, seed: int) -> None:
         join.stop()
 
     run_threads([lambda: feed("left"), lambda: feed("right"), lambda: list(reader), stop])
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("streamjoin-")]
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("streamjoin-")]
+    # A thread that ends a join dropped in an earlier run may still be at it.
+    assert not [name for name in left if name != "streamjoin-end"], left
 
 
 def run_shell(order: Order, schemas: bool, seed: int) -> None:
@@ -191,6 +196,7 @@ OUTPUT = (Broadcast, ConsumerQueue, LiveConsumer, DrivenRunner, SourceInbox)
 SHELL = (Live, LiveSource, WaitingInput, LiveThreads)
 SUBJECTS = (
     Subject("pim_parallel", partial(run_flow, "pim_parallel", "arrival"), (QueueFlow,), FLOW),
+    Subject("workers", partial(run_flow, "pim_parallel", "arrival", elastic=True), (QueueFlow, Crew), FLOW),
     Subject("low_latency_handshake", partial(run_flow, "low_latency_handshake", "arrival"), (ChainFlow,), FLOW),
     Subject("handshake", partial(run_flow, "handshake", "event_time"), (ChainFlow,), FLOW),
     Subject("shares", partial(run_flow, "scalejoin", "arrival"), (ShareFlow, MatchGate), FLOW),

@@ -112,9 +112,7 @@ def piece(stream: Stream, tuples: Tuples, begin: int, end: int) -> None:
         tuples.counted[side][:] = stream.valid[cut][chosen]
 
 
-def joined(
-    stream: Stream, seed: int, threads: int, *, changing: bool = False, ordered: bool = True
-) -> list[Pair]:
+def joined(stream: Stream, seed: int, threads: int, *, changing: bool = False, ordered: bool = True) -> list[Pair]:
     """The join by `threads` threads, with settings drawn from `seed`; `changing` adds and removes threads."""
     rng = np.random.default_rng(seed)
     task = int(rng.integers(1, 9))

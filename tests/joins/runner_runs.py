@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -147,6 +148,23 @@ def feed_from_threads(rng: np.random.Generator, events: list[oracle.Event]) -> C
     return feed
 
 
+def changing_workers(rng: np.random.Generator, feed: Callable[[Runner], None]) -> Callable[[Runner], None]:
+    """What `feed` does, while the number of threads changes again and again; at least as often as it pushes."""
+    wanted = rng.integers(1, 6, 1000).tolist()
+
+    def changing(runner: Runner) -> None:
+        push = runner.push
+
+        def push_and_change(*args: Any) -> None:
+            push(*args)
+            runner.set_workers(wanted.pop())
+
+        with mock.patch.object(runner, "push", push_and_change):
+            feed(runner)
+
+    return changing
+
+
 def expected_pairs(spec: sj.JoinSpec, match: oracle.Match, events: list[oracle.Event]) -> list[IdPair]:
     left, right = (("count", w.n) if isinstance(w, sj.CountWindow) else ("time", w.length) for w in spec.windows)
     if spec.self_join:
@@ -185,6 +203,8 @@ def check(runs: int, seed: int, systems: tuple[tuple[str, str | None], ...] = SY
                 workers, batch = int(rng.integers(1, 6)), int(rng.choice([1, 4, 64]))
                 options = {"batch": batch} if "handshake" in system[0] else {}
                 feed = (feed_from_threads if order == "event_time" else feed_in_order)(rng, events)
+                if system[0] == "pim_parallel" and rng.integers(2):
+                    feed = changing_workers(rng, feed)
                 setup = replace(setup_of(spec, system, workers, options), ordered=bool(rng.integers(2)))
                 runner = runner_of(setup)
                 assert runner.in_order or not setup.ordered

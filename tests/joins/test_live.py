@@ -611,6 +611,45 @@ def test_bad_input_is_refused_and_changes_nothing() -> None:
         join.source("right")
 
 
+def test_threads_come_and_go_while_a_join_runs() -> None:
+    tables = [pa.table({"k": np.arange(4_000) * step % 97, "t": np.arange(4_000)}) for step in (3, 5)]
+    with sj.open(SPEC, "sweep") as join:
+        wanted = join.push(*tables, interleave=np.tile(np.repeat([False, True], 50), 80))
+    with sj.live(SPEC, "pim_parallel") as live:
+        live.set_workers(2)  # before there are any: the columns are not known
+        sources = live.source("left"), live.source("right")
+
+        def feed() -> None:
+            for k, begin in enumerate(range(0, 4_000, 50)):
+                for source, rows in zip(sources, tables, strict=True):
+                    source.push(rows.slice(begin, 50))
+                live.set_workers((4, 1, 7, 2)[k % 4])
+            live.close()
+
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        found = pa.Table.from_batches(list(live), live.schema)
+        feeding.join()
+    assert found == wanted
+    with pytest.raises(sj.StateError, match="has ended"):
+        live.set_workers(2)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "scalejoin", "low_latency_handshake"])
+def test_threads_of_other_live_joins_are_fixed_once_they_run(algorithm: str) -> None:
+    with sj.live(SPEC, algorithm) as join:
+        join.set_workers(2)
+        with pytest.raises(sj.SpecError, match="from 1 to"):
+            join.set_workers(0)
+        join.source("left").push(keys(1))
+        join.source("right").push(keys(2))
+        with pytest.raises(sj.NotSupportedError, match="is fixed"):
+            join.set_workers(3)
+        join.stop()
+        with pytest.raises(sj.StateError, match="was stopped"):
+            join.set_workers(3)
+
+
 def test_metrics_tell_rates_queues_and_latencies_by_stage() -> None:
     with sj.live(TIMED, **SCHEMAS) as join:
         join.on_rows(lambda rows: None)

@@ -112,7 +112,7 @@ class SharedJoin:
         backlog: int = _BACKLOG,
         ordered: bool = True,
     ) -> None:
-        """At most `under_way` (a power of two) tasks wait for propagation, `results` each; the output grows up to `out`.
+        """At most `under_way` (a power of two) tasks wait for propagation, `results` each; the output grows to `out`.
 
         Where that is too few, a task may have up to `most_results`, and fewer tasks wait: two per thread at least.
         A merge is cut into slices of about `slice_entries` entries, which threads share; slices take precedence over

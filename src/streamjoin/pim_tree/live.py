@@ -3,11 +3,14 @@
 The queue's array of tuples is of fixed size. When it is full, the intake closes it: the threads finish what it holds
 and a merge that goes on, and start again with an empty array. In between nothing waits: tasks, edges and merges go on
 whatever the pushes are cut into. Matches are handed on in the order of the tasks, so results leave in result order.
+Threads come and go: one that is dismissed leaves after its task, one that comes begins with the next task.
 
-Invariants: an array is replaced only when all its tasks were handed on (`HEAD` is `TASKS`) and their matches taken from
-the output, since both name tuples by their places in it. The threads' return does not say so: a thread that finds the
-propagation lock taken leaves its task to the holder, and the collector holds it for a while in each round. No thread
-keeps that lock when its Python returns or fails: kernels wait for it without looking whether the join was stopped.
+Invariants: a thread is in the kernel only while it is counted as inside, and none gets inside while an array is
+replaced or a tree makes room. An array is replaced only when all its tasks were handed on (`HEAD` is `TASKS`) and their
+matches taken from the output, since both name tuples by their places in it. That no thread is inside does not say so: a
+thread that finds the propagation lock taken leaves its task to the holder, and the collector holds it for a while in
+each round. No thread keeps that lock when its Python returns or fails: kernels wait for it without looking whether the
+join was stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from streamjoin._arrays import Array
 from streamjoin.jit.crew import STOP, lock
 from streamjoin.joins.auto import choose
 from streamjoin.joins.engine.metrics import Counts
-from streamjoin.joins.live.flow import POLL, Flow, HeldPairs, TakenPairs, together
+from streamjoin.joins.live.flow import COLLECTOR, POLL, Flow, HeldPairs, TakenPairs, together
 from streamjoin.joins.live.runner import Runner, Setup
 from streamjoin.joins.live.running import MOST_SENT, runner_of
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
@@ -26,6 +29,7 @@ from streamjoin.pim_tree.crew import Tuples
 from streamjoin.pim_tree.join import PimParallel, write
 from streamjoin.pim_tree.kernels import work_queue as q
 from streamjoin.pim_tree.kernels.task import ALONE, FLUSH, PARKED
+from streamjoin.windows.crew import LEFT
 
 SEGMENT = 4 * MOST_SENT
 """Tuples of one array, unless a chunk has more; a self-join has two for each of its own."""
@@ -36,6 +40,8 @@ _TAKES = 256
 
 class QueueFlow(Flow):
     """The threads of a parallel PIM-Tree join, between the work queue and its output."""
+
+    elastic = True
 
     def __init__(self, join: PimParallel, *, self_join: bool, ordered: bool) -> None:
         self._join, self._shared = join, join.shared
@@ -50,8 +56,8 @@ class QueueFlow(Flow):
         self._ends: tuple[int, ...] = (0, 0)
         self._dropped = (0, 0)
         self._changed = threading.Condition()
-        self._runs = self._done = self._parked = 0
-        self._ended = False
+        self._runs = self._inside = self._parked = 0
+        self._is_open = self._ended = False
         # The collector's: matches that do not fit the output, absolute; how far the result is complete.
         self._taken: list[TakenPairs] = []
         self._complete = 0
@@ -102,7 +108,7 @@ class QueueFlow(Flow):
             q.hand_back(queue)
         q.extend(queue, 0, first[0], first[1], 1)
         with self._changed:
-            self._done = 0
+            self._is_open = True
             self._runs += 1
             self._changed.notify_all()
 
@@ -112,11 +118,17 @@ class QueueFlow(Flow):
         q.extend(queue, int(queue[q.N]), self._ends[0], self._ends[1], 0)
         with self._changed:
             self._changed.notify_all()
-            while (self._done < self.threads or queue[q.HALT]) and not self._stopped():
+            while not self._is_joined() and not self._stopped():
                 self._changed.wait(POLL)
+            self._is_open = False
         if not self._stopped():
             self._shared.make_room()
             self._hand_on_all()
+
+    def _is_joined(self) -> bool:
+        """Whether all tuples of the array are joined and indexed, no merge goes on, and no thread is inside."""
+        queue = self._shared.queue
+        return bool(not self._inside and queue[q.ACQUIRED] == queue[q.N] and not queue[q.MERGING] and not queue[q.HALT])
 
     def _hand_on_all(self) -> None:
         """Hand on what the threads have left, and take it from the output; no thread works."""
@@ -145,24 +157,36 @@ class QueueFlow(Flow):
 
     # -- the threads' ---------------------------------------------------------------------------------------
 
-    def run(self, k: int) -> None:
-        """Thread k, array after array."""
+    def run(self, k: int) -> object:
+        """Thread k of the crew, array after array, until it is dismissed."""
         run = 0
         while not self._stopped():
             with self._changed:
-                while self._runs == run and not self._ended and not self._stopped():
+                while not self._gets_inside(k, run):
+                    if self._ended or self._stopped():
+                        return None
+                    if self._is_dismissed(k):
+                        return LEFT
                     self._changed.wait(POLL)
-                if self._runs == run:
-                    return
                 run = self._runs
-            self._run_tasks(k)
-            with self._changed:
-                self._done += 1
-                if self._done == self.threads and self._shared.queue[q.HALT] and not self._stopped():
-                    self._shared.make_room()
-                    self._done = 0
-                    self._runs += 1
-                self._changed.notify_all()
+                self._inside += 1
+            try:
+                self._run_tasks(k)
+            finally:
+                with self._changed:
+                    self._inside -= 1
+                    if not self._inside and self._shared.queue[q.HALT] and not self._stopped():
+                        self._shared.make_room()
+                        self._runs += 1
+                    self._changed.notify_all()
+        return None
+
+    def _gets_inside(self, k: int, run: int) -> bool:
+        """Whether thread k, which was inside `run` last, may go on with the array; needs the lock."""
+        return self._is_open and self._runs != run and not self._shared.queue[q.HALT] and not self._is_dismissed(k)
+
+    def _is_dismissed(self, k: int) -> bool:
+        return k >= self.crew.n
 
     def _run_tasks(self, k: int) -> None:
         """Work until the array is done, or a tree must be replaced."""
@@ -172,7 +196,7 @@ class QueueFlow(Flow):
             if code == PARKED:
                 with self._changed:
                     self._parked += 1
-                    while self._is_quiet() and not self._stopped():
+                    while self._is_quiet() and not self._is_dismissed(k) and not self._stopped():
                         self._changed.wait(POLL)
                     self._parked -= 1
             elif code in (FLUSH, ALONE):
@@ -210,7 +234,7 @@ class QueueFlow(Flow):
         """Take the output, and hand on what was completed meanwhile."""
         queue = self._shared.queue
         if not self._taken:
-            q.await_matches(self.crew.words, self.threads + 1, queue, self._complete - self._segment, _TAKES)
+            q.await_matches(self.crew.words, COLLECTOR, queue, self._complete - self._segment, _TAKES)
         before, pieces = self._complete, []
         lock(queue, q.PROPAGATE_LOCK)
         while True:

@@ -29,6 +29,7 @@ Orders = SimpleQueue[Step | None]
 
 LEFT = "left"
 MOST = 1024
+_OTHERS = 2  # threads of a live join beside those that were asked for
 _LIVE: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
@@ -41,7 +42,7 @@ class Crew:
     """Numbered threads; `words` are what their kernels share (see `jit.crew`)."""
 
     def __init__(self, n: int, places: Mapping[int, str] | None = None) -> None:
-        self.words: I64 = np.zeros(STANDS + LINE * MOST, np.int64)
+        self.words: I64 = np.zeros(STANDS + LINE * (MOST + _OTHERS), np.int64)
         self.words[WANTED] = n
         self._places = {RUNNING: "running", **(places or {})}
         self._changed = threading.Condition()

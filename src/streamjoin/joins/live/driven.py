@@ -305,6 +305,10 @@ class DrivenRunner:
         elif self._thread is not threading.current_thread():
             self._thread.join()
 
+    def set_workers(self, n: int) -> None:
+        """Change the number of the algorithm's threads."""
+        self.join.set_workers(n)
+
     def late(self) -> pa.Table:
         """Rows that were late or without a time since the last call."""
         return self.join.late()

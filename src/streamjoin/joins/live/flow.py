@@ -17,6 +17,8 @@ from streamjoin.windows.crew import Crew
 
 POLL = 0.05
 """Seconds after which a waiting thread looks whether the join has ended."""
+INTAKE, COLLECTOR = 0, 1
+"""The crew's numbers of intake and collector beside an elastic flow, whose threads have all numbers from 2 on."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Flow(ABC):
 
     threads: int
     crew: Crew
+    elastic = False
+    """Whether threads may come and go while it runs; it has found everything when `end` returns, whoever is left."""
     in_order = False
     """Whether pairs are found in result order."""
     refined = False
@@ -60,8 +64,8 @@ class Flow(ABC):
         """End the input; the intake's. Everything is found once the threads have returned."""
 
     @abstractmethod
-    def run(self, k: int) -> None:
-        """Thread k, until the input has ended."""
+    def run(self, k: int) -> object:
+        """Thread k, until the input has ended; `windows.crew.LEFT` if it was dismissed before."""
 
     def wake(self) -> None:  # noqa: B027 - for threads that sleep
         """Called when the join ends: wake all threads."""

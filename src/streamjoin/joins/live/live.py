@@ -252,6 +252,22 @@ class Live:
         self._check_process()
         return pa.table({}) if self._runner is None else self._runner.late()
 
+    def set_workers(self, n: int) -> None:
+        """Change the number of threads to `n` while the join runs; for pim_parallel.
+
+        Any algorithm's can be changed until the columns of both sides are known, and scalejoin's where it runs behind
+        the driver thread.
+        """
+        check_workers(n)
+        self._check_process()
+        with self._binding:
+            self._broadcast.check()
+            if self._done.is_set():
+                raise StateError("set_workers(): this live join has ended; open a new one")
+            if self._runner is not None:
+                self._runner.set_workers(n)
+            self._workers = n
+
     # -- the end -------------------------------------------------------------------------------------------
 
     def close(self) -> None:

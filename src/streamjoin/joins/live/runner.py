@@ -139,6 +139,13 @@ class Runner(Protocol):
     def stop(self) -> None:
         """End the threads at once; waiting calls raise an error. May be called twice."""
 
+    def set_workers(self, n: int) -> None:
+        """Change the number of threads.
+
+        Raises:
+            NotSupportedError: it is fixed.
+        """
+
     def late(self) -> pa.Table:
         """Rows that were late or without a time since the last call, as by `Join.late`."""
 

@@ -26,12 +26,12 @@ from streamjoin.jit.crew import STOP
 from streamjoin.joins.engine.intake import Intake
 from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.ordered import Work
-from streamjoin.joins.live.flow import POLL, Flow, HeldPairs, TakenPairs, together
+from streamjoin.joins.live.flow import COLLECTOR, INTAKE, POLL, Flow, HeldPairs, TakenPairs, together
 from streamjoin.joins.live.inbox import PushedRows, SourceInbox, collect
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.runner import Call, Deliver, Delivery, Fail, Setup, Stopped
 from streamjoin.joins.live.windowed import LiveOperator, ResultRows, SentChunk
-from streamjoin.model.errors import StateError
+from streamjoin.model.errors import NotSupportedError, StateError
 from streamjoin.windows.crew import Crew
 
 PAUSE = 0.2
@@ -64,7 +64,7 @@ class Run:
         """The gate positions up to which tuples were sent, and joined."""
         self.sent_time: int | None = None
         self.flowing = 0
-        """How many threads of flow and intake have not returned."""
+        """How many threads of the intake, and of a flow that is not elastic, have not returned."""
         self.sent_some = threading.Event()
         self.input_ended = self.stopping = False
         self.error: BaseException | None = None
@@ -430,7 +430,8 @@ class FlowRunner:
         self._collector = Collector(run, setup, flow, intake)
         self.in_order = flow.in_order or setup.ordered
         run.crew.resize(flow.threads + 2)
-        run.flowing, self._counting = flow.threads + 1, threading.Lock()
+        run.flowing, self._counting = 1 if flow.elastic else flow.threads + 1, threading.Lock()
+        self._others = (INTAKE, COLLECTOR) if flow.elastic else (flow.threads, flow.threads + 1)
         run.wakers = intake.wake, run.sent_some.set, flow.wake
         self._finished = threading.Event()
         self._own_threads: set[int] = set()
@@ -488,6 +489,16 @@ class FlowRunner:
         if self._host is None or threading.get_ident() not in self._own_threads:
             self._run.crew.close()
 
+    def set_workers(self, n: int) -> None:
+        """Use `n` threads for the flow, starting with their next task."""
+        if not self._flow.elastic:
+            raise NotSupportedError(
+                f"the number of threads of {self._operator.algorithm.name!r} is fixed when a live join starts; start "
+                f"it with workers={n}, or use algorithm='pim_parallel'"
+            )
+        self._run.crew.resize(n + len(self._others))
+        self._flow.wake()
+
     def late(self) -> pa.Table:
         """Rows that were late or without a time since the last call."""
         with self._run.ordering:
@@ -537,18 +548,22 @@ class FlowRunner:
             self._finished.set()
             run.wake()
 
-    def _step(self, k: int) -> None:
+    def _step(self, k: int) -> object:
         self._own_threads.add(threading.get_ident())
-        if k > self._flow.threads:
+        intake, collector = self._others
+        if k == collector:
             self._collector.run()
-            return
-        if k == self._flow.threads:
+            return None
+        if k == intake:
             self._intake.run()
         else:
-            self._flow.run(k)
+            outcome = self._flow.run(k)
+            if self._flow.elastic:
+                return outcome
         with self._counting:
             self._run.flowing -= 1
         self._run.sent_some.set()
+        return None
 
 
 def runner_of(setup: Setup, operator: LiveOperator, flow: Flow) -> FlowRunner:

@@ -334,7 +334,7 @@ def crowded(mem: I64) -> bool:
 def most_live(queue: I64, tuples: I64, side: int, old: I64) -> int:
     """At most how many entries a merge of `old` that begins now would write: no two have one position."""
     at = queue[ACQUIRED]
-    positions = position_at(queue, tuples, side, at) + queue[SELF] - live_bound(queue, tuples, side, at)
+    positions = int(position_at(queue, tuples, side, at)) + int(queue[SELF]) - int(live_bound(queue, tuples, side, at))
     return min(int(old[STORED] + queue[INSERTED + side]), max(0, positions))
 
 

@@ -9,8 +9,9 @@ Every kernel with a loop borrows its arrays anew: the compiler leaves reference 
 A thread comes back to Python when the caller must act, with what it was at on its desk; called again, it goes on.
 Invariant: with FLUSH and ALONE it holds the lock to hand on, with any other answer none.
 
-A lookup's matches are ordered in the task's block of the pool, if the output is to be in order. A block has a half for positions and, `apart` words
-behind, one for the tuples that met them; the second is written when the first is in order, so a sort may use it.
+A lookup's matches are ordered in the task's block of the pool, if the output is to be in order. A block has a half for
+positions and, `apart` words behind, one for the tuples that met them; the second is written when the first is in order,
+so a sort may use it.
 Invariant: a sort of `begin` to `end` changes nothing but that, the same places `apart` words behind, and up to `limit`
 there; the eight words behind a half are written back as they were.
 
