@@ -73,7 +73,7 @@ def in_both_roles(stream: Stream, rng: np.random.Generator) -> Stream:
     word, valid, seq, least, upto = (
         np.repeat(column, 2) for column in (stream.word, stream.valid, stream.seq, stream.least, stream.upto)
     )
-    least[1::2] -= int(rng.integers(-100, 100))
+    least[1::2] = least[1::2] - int(rng.integers(-100, 100))
     is_right = np.tile([False, True], stream.n)
     return Stream(is_right, word, valid, seq, least, upto, stream.reach, True, stream.grows, both_roles=True)
 
