@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from streamjoin.queries.core.probe_plan import Choice, Order, Paths, orders_of
 from streamjoin.queries.core.running_plan import steps_of
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
-from streamjoin.queries.optimizer.cost import GroupCost, Statistics, StreamStatistics, join_cost, unite
+from streamjoin.queries.optimizer.cost import GroupCost, Statistics, StreamStatistics, join_cost, path_rows, unite
 from streamjoin.queries.optimizer.optimizer import RULES
 from streamjoin.queries.optimizer.plans import Facts, Plan, Rule, check_plan
 from streamjoin.queries.optimizer.rules import (
@@ -270,6 +271,42 @@ def test_the_cost_is_equation_2() -> None:
     whole = cost.of(reduce(unite, unions))
     assert whole == pytest.approx(7 + 600 + 1200 + 5 + 0.25 * 2 * 600 * 1200 / 5)
     assert sum(apart) < whole
+
+
+def test_all_are_together_where_no_two_would_be() -> None:
+    """Independent halves: two share too little to go together, and all of them are everything, eight times over."""
+    halves = [", ".join(map(str, np.random.default_rng(n).permutation(100)[:50].tolist())) for n in range(8)]
+    core = running([f"{PAIR} a.p IN ({half}) AND b.p IN ({half})" for half in halves])
+    apart = Plan({name: replace(choice, group=n) for n, (name, choice) in enumerate(core.plan.choices.items())})
+    facts = facts_of(core)
+    one = facts.queries["q0"].keyed.key
+    cost = GroupCost(one, facts.statistics, overhead=0)
+    unions = [cost.union(facts.queries[f"q{n}"].selections) for n in range(8)]
+    assert cost.of(unite(*unions[:2])) > cost.of(unions[0]) + cost.of(unions[1])
+    plan, (decision,) = group_by_cost(apart, facts)
+    assert set(plan.groups) == {0}
+    assert decision.figures["cost after"] < 0.6 * decision.figures["cost before"]
+    assert group_by_cost(core.plan, facts)[0] is core.plan
+
+
+def test_bands_hold_what_samples_say() -> None:
+    wide, narrow = "a.p - b.p BETWEEN -10 AND 10", "b.u - a.u BETWEEN 0 AND 2"
+    texts = [f"SELECT a.p AS x FROM a JOIN b WITHIN 900 UNITS ON {band}" for band in (wide, narrow)]
+    core = running(texts)
+    facts = facts_of(core)
+    for name, values, least, most in (("q0", 100, -10, 10), ("q1", 300, -2, 0)):
+        key = facts.queries[name].keyed.key
+        (band,) = key.bands
+        a, b = np.divmod(np.arange(values * values), values)
+        true = np.mean((a - b >= least) & (a - b <= most))
+        assert facts.statistics.band_share((band, *key.streams)) == pytest.approx(true, rel=0.25)
+        assert facts.statistics.band_share((band.flipped(), *key.streams[::-1])) == pytest.approx(true, rel=0.25)
+        rows = sum(path_rows(facts.queries[name].of(("a", "b")), facts.queries[name].query, facts.statistics))
+        assert rows == pytest.approx(600 * 1200 * true, rel=0.25)
+    core.apply([Drop("q1"), Create("q1", texts[1].replace("AND 2", "AND 9"))])
+    again = core.snapshot()
+    later = again.optimizer.measured(again.registry, again.buckets).statistics.bands
+    assert len(later) == 2 and set(later) != set(facts.statistics.bands)
 
 
 def test_a_group_must_be_worth_its_overhead() -> None:

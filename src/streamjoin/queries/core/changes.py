@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from streamjoin.model.errors import SpecError, UnknownQueryError
 from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.terms import BandTerm
 from streamjoin.queries.core.budgets import UNLIMITED, Budget
 from streamjoin.queries.core.gathering import Gatherer, reference_schema
 from streamjoin.queries.core.probe_plan import Paths
@@ -254,6 +255,15 @@ class QueryRegistry:
             for stream in shape.streams:
                 partners.setdefault(stream, set()).update(set(shape.streams) - {stream})
         return partners
+
+    def bands(self) -> list[tuple[BandTerm, str, str]]:
+        """The bands of all joins, with the streams of their columns."""
+        keys = {entry.paths.keyed.key for entry in self.running.values() if entry.query.steps}
+        return [
+            (band, *(key.streams[int(column.qualifier[1:])] for column in (band.left, band.right)))
+            for key in keys
+            for band in key.bands
+        ]
 
     def selections(self) -> dict[str, list[tuple[Expression, ...]]]:
         """The selections on each stream."""

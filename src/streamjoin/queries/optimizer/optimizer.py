@@ -58,7 +58,7 @@ class Optimizer:
 
     def measured(self, registry: QueryRegistry, buckets: Mapping[str, tuple[Bucket, ...]]) -> Optimizer:
         """With the statistics of what is held."""
-        return replace(self, statistics=measure(buckets, registry.selections(), self.statistics))
+        return replace(self, statistics=measure(buckets, registry.selections(), registry.bands(), self.statistics))
 
     def replanned(self, queries: Mapping[str, Paths], batch: int, *, forced: bool = False) -> Optimizer:
         """The rules run over the plan."""

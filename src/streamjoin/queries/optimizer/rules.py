@@ -6,8 +6,9 @@ come later, when there is something measured.
 
 Rule 2, query grouping: groups of queries that are cheaper together than apart. Queries with one join key are compared.
 Each in turn joins the group where it saves most, if it saves anything, or opens its own. From scratch all are placed;
-otherwise those that changed, and the rest stays. Groups are numbered anew for each join key, so queries with different
-joins and the same number still share the steps that they have in common.
+otherwise those that changed, and the rest stays. One at a time they may not get to where all are together, so that is
+looked at as well, and taken unless groups save enough beside it. Groups are numbered anew for each join key, so queries
+with different joins and the same number still share the steps that they have in common.
 
 Rule 3, join reordering: the order of joins, by iterative dynamic programming with shared cost. The cost of a plan is
 the expected partial results of its steps, each shared step counted once; finding the cheapest plan of many queries is
@@ -109,13 +110,16 @@ def _regroup(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: l
     cost = GroupCost(key, facts.statistics, facts.settings.group_cost)
     members = {name: cost.union(facts.queries[name].selections) for name in names}
     now = {name: plan.choices[name].group for name in names}
-    placed = _place_queries({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
-    before, after = (_total(groups, members, cost) for groups in (now, placed))
+    found = _place_queries({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
+    together = dict.fromkeys(names, min(now.values()))
+    before, grouped, united = (_total(groups, members, cost) for groups in (now, found, together))
+    enough = 1 - facts.settings.hysteresis
+    placed, after = (found, grouped) if grouped <= enough * united else (together, united)
     apart = sum(map(cost.of, members.values()))
     figures = {"cost before": before, "cost after": after, "cost apart": apart, "queries": len(names)}
     count = len(set(placed.values()))
-    if placed == now or after > before * (1 - facts.settings.hysteresis):
-        why = "nothing is cheaper" if placed == now else "another grouping saves too little"
+    if placed == now or after > before * (1.0 if placed is together else enough):
+        why = "another grouping saves too little" if grouped < before else "nothing is cheaper"
         return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures, queries=tuple(names), changed=False)
     choices = {name: replace(plan.choices[name], group=group) for name, group in placed.items()}
     what = f"{key}: {len(names)} queries in {count} group{'s' if count > 1 else ''}"
