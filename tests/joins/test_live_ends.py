@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
+from streamjoin.joins.live import driven
 from streamjoin.joins.live import live as live_module
 from streamjoin.joins.live.driven import DrivenRunner
 from streamjoin.joins.live.runner import Setup
@@ -290,9 +291,10 @@ class InterruptedRelease:
             raise KeyboardInterrupt
 
 
-def test_an_interrupt_that_leaves_a_place_in_the_queue_takes_nobodys_turn() -> None:
+def test_an_interrupt_that_leaves_a_place_in_the_queue_takes_nobodys_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end woke that place instead of the driver, which slept for ever."""
     rows: list[int] = []
+    monkeypatch.setattr(driven, "MOST_HERE", 0)
     with sj.live(TIMED, **SCHEMAS) as join:
         join.on_rows(lambda batch: rows.extend(batch["t_left"].to_pylist()))
         left, right = join.source("left"), join.source("right")

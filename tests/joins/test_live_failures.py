@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
+from streamjoin.joins.live import driven
 from streamjoin.joins.live import live as live_module
 from streamjoin.joins.live.broadcast import Broadcast
 from streamjoin.joins.live.driven import DrivenJoin, DrivenRunner
@@ -63,6 +64,8 @@ PLACES = {
 def test_an_error_of_any_thread_reaches_everybody(
     place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # What fails in the thread of a source is another matter: see test_live_here.py.
+    monkeypatch.setattr(driven, "MOST_HERE", 0)
     owner, name = PLACES[place]
     usual, broken = getattr(owner, name), threading.Event()
 
@@ -100,6 +103,7 @@ def test_an_error_of_any_thread_reaches_everybody(
 
 
 def test_rows_from_before_a_failure_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driven, "MOST_HERE", 0)
     with pytest.raises(sj.StateError), sj.live(SPEC, **SCHEMAS) as join:
         left, right, reader = join.source("left"), join.source("right"), join.consumer()
         left.push(at(1))
@@ -117,6 +121,7 @@ def test_rows_from_before_a_failure_can_be_read(monkeypatch: pytest.MonkeyPatch)
 
 def test_sources_that_wait_for_room_hear_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, go_on = DrivenJoin.run, threading.Event()
+    monkeypatch.setattr(driven, "MOST_HERE", 0)
 
     def fail_late(*args: Any) -> Any:
         go_on.wait()

@@ -198,7 +198,7 @@ class Operator:
         block = plan.encode_batches(batch, other, room)
         plan.put(block, (batch, other), tasks.least)
         counts.seconds.lap("store")
-        rows, _ = self._pair_block(plan, block, task, None, limit)
+        rows, self._later = self._pair_block(plan, block, task, None, limit)
         counts.tuples_left += n_left
         counts.tuples_right += n_right
         self._forget(None)

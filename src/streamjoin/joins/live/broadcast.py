@@ -140,10 +140,15 @@ class Broadcast:
             Stopped: the join has ended.
         """
         with self._turn:
-            self.found.add(time.monotonic_ns() - delivery.arrived)
+            self.found.since(delivery.arrived)
             items = self._items(delivery)
             for item in items:
                 self._put(item)
+
+    def has_room(self) -> bool:
+        """Whether a delivery would not wait, for whoever makes the next one."""
+        most_rows, most_bytes = self._result_rows, self._result_bytes
+        return all(queue.gone or (queue.rows < most_rows and queue.nbytes < most_bytes) for queue in self._queues)
 
     def end(self) -> None:
         """Declare that the last row has been delivered."""
@@ -275,7 +280,7 @@ class Broadcast:
                     raise TimeoutError
                 wait(queue.filled, left)
             item = self._pop(queue)
-        self.read.add(time.monotonic_ns() - item.arrived)
+        self.read.since(item.arrived)
         return item.batch
 
     def take_or_call(self, queue: ConsumerQueue, wake: Callable[[], None]) -> LiveBatch | None:
@@ -292,7 +297,7 @@ class Broadcast:
                 queue.wakes.append(wake)
                 return None
             item = self._pop(queue)
-        self.read.add(time.monotonic_ns() - item.arrived)
+        self.read.since(item.arrived)
         return item.batch
 
     def is_over(self, queue: ConsumerQueue) -> bool:

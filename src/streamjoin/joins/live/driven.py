@@ -9,9 +9,10 @@ their order; a call hands out all rows of the tuples it released before the next
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,13 +26,18 @@ from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.calls import Begin
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.lossless import known_schema
+from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.settings import OpenSettings
 from streamjoin.joins.live.inbox import PushedRows, SourceInbox, collect
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.runner import Call, Deliver, Delivery, Fail, Setup, Stopped
 from streamjoin.model.plain_types import retyped
+from streamjoin.windows.interrupts import Deferred
 
+# A push of at most this many tuples is joined in the thread of its source, where the work before it took at most this
+# many nanoseconds.
+MOST_HERE, MOST_TOOK = 1 << 12, 4_000_000
 # A step with too many rows is cut into this many steps.
 _CUT = 8
 _NONE = np.empty(0, np.int64)
@@ -77,6 +83,26 @@ class DrivenJoin(Join):
         """Process the calls of the sources, and return the rows of the tuples that they made ready."""
         return self._steps(self._receiving(calls))
 
+    def push_whole(self, call: Call) -> JoinedRows | None:
+        """Join one push in one step, or leave all as it was; None if it takes several."""
+        before = self._position, self._time
+
+        def restore() -> None:
+            self._position, self._time = before
+
+        with self._lock:
+            self._check_usable()
+            operator = self._at_once
+            try:
+                if operator is not None:
+                    operator.save_push()
+                    joined = self._guard(partial(self._join_at_once, operator, call), operator.undo_push, restore)
+                    if joined is not None:
+                        return joined
+                return self._attempt(partial(self._join_whole, call), restore)
+            except Overflow:
+                return None
+
     def end(self) -> Iterator[JoinedRows]:
         """End the input: the rows of all waiting tuples."""
         return self._steps(self._closing())
@@ -87,9 +113,34 @@ class DrivenJoin(Join):
         return self._intake.waiting
 
     @property
+    def has_gate(self) -> bool:
+        """Whether sources are merged by time."""
+        return self._intake.gate is not None
+
+    @property
     def holders(self) -> tuple[Key, ...]:
         """The sources for which the gate waits, in event-time order."""
         return () if self._intake.gate is None else self._intake.gate.holders
+
+    def _join_at_once(self, operator: Operator, call: Call) -> JoinedRows | None:
+        inputs = (None, call.rows) if call.side else (call.rows, None)
+        rows = operator.join_at_once(*inputs, self._batch_rows)
+        if rows is None or call.rows is None:
+            return None
+        first, n = self._position, call.rows.num_rows
+        self._position += n
+        self.released.since(np.full(n, call.arrived))
+        return JoinedRows(rows, first + operator.later, np.full(rows.num_rows, call.arrived), self._position, None)
+
+    def _join_whole(self, call: Call) -> JoinedRows:
+        work, first = self._ready(self._receiving([call])), self._position
+        if work is None or not work.waiting:
+            self._time = self._reached_time()
+            return JoinedRows(self._joined([]), _NONE, _NONE, self._position, self._time)
+        rows = self._step(work, self._batch_rows, None)
+        if work.waiting:
+            raise Overflow
+        return self._joined_rows(work, 0, first, rows)
 
     def _steps(self, begin: Begin) -> Iterator[JoinedRows]:
         first = self._position
@@ -129,7 +180,7 @@ class DrivenJoin(Join):
     def _ready(self, begin: Begin) -> Work | None:
         work = begin()
         if work is not None and work.ordered.arrived is not None:
-            self.released.add(time.monotonic_ns() - work.ordered.arrived)
+            self.released.since(work.ordered.arrived)
         return work
 
     def _joined_rows(self, work: Work, before: int, first: int, rows: pa.Table) -> JoinedRows:
@@ -177,7 +228,9 @@ class DrivenJoin(Join):
         is_right = pushes.is_right
         n_left = 0 if tables[0] is None else tables[0].num_rows
         left_first = not is_right[:n_left].any()
-        return self._intake.feed(tables, is_right, "", left_first=left_first, arrived=pushes.arrived)
+        work = self._intake.feed(tables, is_right, "", left_first=left_first, arrived=pushes.arrived)
+        self._at_once = self._operator.at_once(self._schemas)
+        return work
 
     def _collect(self, calls: list[Call]) -> Work | None:
         """In event-time order: everything into the gate, then one release."""
@@ -226,8 +279,11 @@ class DrivenRunner:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._queued = Histogram()
-        self._busy = self._idle = self._delivering = 0.0
-        self._rounds = 0
+        self._busy = self._idle = self._delivering = self._in_sources = 0.0
+        self._rounds = self._by_sources = 0
+        self._has_room = setup.has_room
+        # When the newest work ended, and how long it took, in nanoseconds. The first is the driver's: it may compile.
+        self._ended_at, self._took = 0, 1 << 62
 
     def start(self, deliver: Deliver, fail: Fail) -> None:
         """Start the driver."""
@@ -238,18 +294,59 @@ class DrivenRunner:
     # -- sources -------------------------------------------------------------------------------------------
 
     def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
-        """Put tuples into the inbox; waits while it is full."""
-        self._inbox.push(Call("push", side, name, arrived, rows), timeout)
+        """Join tuples in this thread if the join is idle, or put them into the inbox; waits while that is full."""
+        call = Call("push", side, name, arrived, rows)
+        if rows.num_rows <= MOST_HERE and self._is_rare(arrived):
+            # An interrupt in the middle would leave everybody else waiting.
+            with Deferred():
+                if self._inbox.claim(call) and self._join_here(call):
+                    return
+        self._inbox.push(call, timeout)
 
     def submit(self, call: Call) -> None:
-        """Put a call into the inbox, whether it is full or not."""
-        self._inbox.put(call)
+        """Put a call into the inbox, whether it is full or not; in arrival order only tuples count."""
+        if self.join.has_gate or call.rows is not None:
+            self._inbox.put(call)
 
     adopt = submit
 
     def admit(self) -> None:
         """Let in the pushes that wait for room."""
         self._inbox.admit()
+
+    def _is_rare(self, arrived: int) -> bool:
+        """Whether a push comes after a pause at least as long as the join worked before it, and that was not long.
+
+        Others are better joined beside their sources, many at once.
+        """
+        return self._took <= min(MOST_TOOK, arrived - self._ended_at)
+
+    def _join_here(self, call: Call) -> bool:
+        """Join a push that was claimed; False, with nothing changed, if it is for the driver."""
+        joined = None
+        try:
+            self._queued.since(np.array([call.arrived], np.int64))
+            # The driver tries again what fails; if it fails there, the join ends.
+            with contextlib.suppress(Exception):
+                joined = self.join.push_whole(call) if self._has_room() else None
+            if joined is not None:
+                self._deliver_joined(joined)
+        finally:
+            self._note(call.arrived)
+            self._by_sources += joined is not None
+            self._in_sources += self._took / 1e9
+            if self._inbox.release(self.join.gate_rows, self.join.holders, None if joined is None else call):
+                self.join._end()
+        return joined is not None
+
+    def _deliver_joined(self, joined: JoinedRows) -> None:
+        try:
+            self._deliver_all([joined])
+        except Stopped:
+            raise
+        except BaseException as error:
+            # The tuples are joined, so the push can't be undone.
+            self._fail(error)
 
     # -- the driver ----------------------------------------------------------------------------------------
 
@@ -264,7 +361,8 @@ class DrivenRunner:
         except BaseException as error:
             self._fail(error)
         finally:
-            self.join._end()
+            if self._inbox.leave():
+                self.join._end()
             self._ended.set()
 
     def _next(self) -> list[Call] | None:
@@ -277,13 +375,19 @@ class DrivenRunner:
     def _process(self, calls: list[Call]) -> None:
         begin, delivering = time.perf_counter(), self._delivering
         now = time.monotonic_ns()
-        self._queued.add(now - np.array([call.arrived for call in calls if call.rows is not None], np.int64))
+        self._queued.since(np.array([call.arrived for call in calls if call.rows is not None], np.int64))
         self._deliver_all(self.join.run(calls))
         self._rounds += 1
+        self._note(now)
         self._inbox.release(self.join.gate_rows, self.join.holders)
         self._busy += time.perf_counter() - begin - (self._delivering - delivering)
 
-    def _deliver_all(self, steps: Iterator[JoinedRows]) -> None:
+    def _note(self, begun: int) -> None:
+        """Record when the newest work ended, and how long it took."""
+        self._ended_at = time.monotonic_ns()
+        self._took = self._ended_at - begun
+
+    def _deliver_all(self, steps: Iterable[JoinedRows]) -> None:
         for step in steps:
             begin = time.perf_counter()
             rows = step.rows
@@ -304,6 +408,7 @@ class DrivenRunner:
             self.join._end()
         elif self._thread is not threading.current_thread():
             self._thread.join()
+            self._inbox.await_worker()
 
     def set_workers(self, n: int) -> None:
         """Change the number of the algorithm's threads."""
@@ -323,8 +428,10 @@ class DrivenRunner:
             "queued": queued,
             "gate": gate,
             "rounds": self._rounds,
+            "joined_by_sources": self._by_sources,
             "latency": {"queue": self._queued.figures(), "gate": self.join.released.figures()},
             "threads": {
                 "driver": {"join": self._busy, "deliver": self._delivering, "wait": self._idle},
+                "sources": {"join": self._in_sources},
             },
         }

@@ -69,6 +69,10 @@ class SourceInbox:
         self._asleep = False
         self._sources_wait = 0
         self._admits = False
+        # Who works on what was taken: a token, and its thread.
+        self._worker: object = None
+        self._works_in = 0
+        self._left = False
         self.ended = self.stopped = False
 
     def __bool__(self) -> bool:
@@ -120,16 +124,31 @@ class SourceInbox:
             self._filled.notify_all()
 
     def take(self) -> list[Call] | None:
-        """Everything that waits, once there is something; None at the end. They take up room until `release`."""
-        while not self.wait():
-            pass
+        """Everything that waits, once there is something and no other thread works; None at the end.
+
+        The calls take up room until `release`.
+        """
         with self._lock:
+            while not self._is_due():
+                self._asleep = True
+                self._filled.wait()
+                self._asleep = False
             if self.stopped or not self._calls:
                 return None
             calls = list(self._calls)
             self._calls.clear()
             self._taken = self._count(self._rows, self._bytes)
+            self._worker = self
         return calls
+
+    def claim(self, call: Call) -> bool:
+        """Let the caller work on a push itself, if nothing waits and no thread works; then `release` follows."""
+        with self._lock:
+            if self._worker is not None or self._calls or self.ended or self.stopped or not self._has_room(call):
+                return False
+            self._works_in = threading.get_ident()
+            self._worker = call
+            return True
 
     def take_some(self, most: int) -> tuple[list[Call], int]:
         """The next calls, until they have `most` tuples, and how many tuples they have; they make room at once."""
@@ -147,14 +166,40 @@ class SourceInbox:
                 self._room.notify_all()
         return calls, rows
 
-    def release(self, gate_rows: int, holders: tuple[Key, ...]) -> None:
-        """Record that the taken calls are processed; `gate_rows` tuples wait in the gate, for sources `holders`."""
+    def release(self, gate_rows: int, holders: tuple[Key, ...], joined: Call | None = None) -> bool:
+        """Record that the taken calls, or the claimed one that was `joined`, are processed.
+
+        `gate_rows` tuples wait in the gate, for sources `holders`. Returns whether the caller has to end the join,
+        since `leave` came meanwhile.
+        """
         with self._lock:
+            if joined is not None:
+                rows, nbytes = self._size(joined)
+                self._all_rows += rows
+                self._all_bytes += nbytes
             # Counting the bytes of every waiting table would take longer than joining them.
             self._gate = gate_rows, gate_rows * self._all_bytes // max(1, self._all_rows)
-            self._taken, self._holders = (0, 0), holders
-            if self._sources_wait:
+            self._taken, self._holders, self._worker = (0, 0), holders, None
+            if self._sources_wait or self.stopped:
                 self._room.notify_all()
+            if self._asleep and self._is_due():
+                self._filled.notify_all()
+                self._asleep = False
+            return self._left
+
+    def leave(self) -> bool:
+        """Take no more; returns whether the join can be ended, or another thread that works does so at `release`."""
+        with self._lock:
+            self._left = True
+            if self._worker is self:
+                self._worker = None
+            return self._worker is None
+
+    def await_worker(self) -> None:
+        """Wait until no other thread works, after `stop`."""
+        with self._lock:
+            while self._worker is not None and self._works_in != threading.get_ident():
+                wait(self._room)
 
     def end(self) -> None:
         """End the input: `take` returns None when all calls are taken."""
@@ -189,7 +234,7 @@ class SourceInbox:
         self._bytes += size[1]
         # Last: an interrupt comes behind a call, and finds the counts right.
         self._calls.append(call)
-        if self._asleep and self._wakes:
+        if self._asleep and self._wakes and self._worker is None:
             self._filled.notify_all()
             self._asleep = False
 
@@ -200,6 +245,10 @@ class SourceInbox:
         self._rows -= rows
         self._bytes -= nbytes
         return rows, nbytes
+
+    def _is_due(self) -> bool:
+        """Whether the thread that empties the inbox has something to do."""
+        return self.stopped or (self._worker is None and bool(self._calls or self.ended))
 
     def _check(self) -> None:
         if self.stopped:

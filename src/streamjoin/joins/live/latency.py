@@ -1,8 +1,12 @@
-"""Latencies as histograms: some kilobytes for any number of rows, and percentiles to within some percent."""
+"""Latencies as histograms: some kilobytes for any number of rows, and percentiles to within some percent.
+
+They are samples: counting every row would take longer than joining a few.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Final
 
 import numpy as np
@@ -15,7 +19,10 @@ _FIRST: Final = 1023 << 4
 _BUCKETS: Final = 44 << 4
 # Of a batch with more rows, this many are sampled at even distances.
 _SAMPLES: Final = 1024
+# Small batches are counted together. After the first so many, one of `_EVERY` stands for all; not a power of two, since
+# sources often take turns.
 _BATCHES: Final = 64
+_EVERY: Final = 7
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
@@ -24,28 +31,39 @@ class Histogram:
 
     def __init__(self) -> None:
         self._counts = np.zeros(_BUCKETS, np.int64)
-        # Counting some rows takes longer than joining them: small batches are counted together.
-        self._uncounted: list[Array] = []
+        # By how many batches each of them stands for.
+        self._uncounted: dict[int, list[Array]] = {1: [], _EVERY: []}
+        self._weight, self._skipped = 1, 0
         self._lock = threading.Lock()
 
-    def add(self, nanoseconds: Array) -> None:
-        """Count the latencies of a batch of rows or tuples."""
+    def since(self, arrived: Array) -> None:
+        """Count how long ago the tuples of a batch of rows or tuples arrived, by `time.monotonic_ns`."""
+        if self._skipped < self._weight - 1 and arrived.size <= _SAMPLES:
+            self._skipped += 1
+            return
+        self._skipped = 0
+        self.add(time.monotonic_ns() - arrived, self._weight)
+
+    def add(self, nanoseconds: Array, weight: int = 1) -> None:
+        """Count the latencies of a batch of rows or tuples, for `weight` such batches if it is small."""
         n = nanoseconds.size
         if not n:
             return
         with self._lock:
             if n <= _SAMPLES:
-                self._uncounted.append(nanoseconds)
-                if len(self._uncounted) >= _BATCHES:
+                self._uncounted[weight].append(nanoseconds)
+                if len(self._uncounted[weight]) >= _BATCHES:
                     self._count_waiting()
+                    self._weight = _EVERY
             else:
                 stride = -(-n // _SAMPLES)
                 self._count(nanoseconds[::stride], stride)
 
     def _count_waiting(self) -> None:
-        if self._uncounted:
-            self._count(np.concatenate(self._uncounted), 1)
-            self._uncounted = []
+        for weight, batches in self._uncounted.items():
+            if batches:
+                self._count(np.concatenate(batches), weight)
+                self._uncounted[weight] = []
 
     def _count(self, nanoseconds: Array, weight: int) -> None:
         values = np.maximum(nanoseconds, 1).astype(np.float64)

@@ -554,6 +554,7 @@ class Live:
             limits.queue_bytes,
             limits.batch_rows,
             self._ordered,
+            self._broadcast.has_room,
         )
         # Runners with threads of their own give pairs; other kinds of joins give rows at the end of a window, too.
         is_inner = self.spec.how == "inner" and self.spec.match is None

@@ -103,6 +103,8 @@ class Setup:
     """How many rows a delivery has at the most, unless a single tuple has more matches."""
     ordered: bool = False
     """Whether deliveries have to come in result order."""
+    has_room: Callable[[], bool] = lambda: False
+    """Whether a delivery would not wait now: for those that may not."""
 
 
 class Runner(Protocol):
