@@ -2,7 +2,7 @@
 
 Everything goes through the public API: one thread per source pushes record batches, one consumer reads rows. A tuple
 carries the time at which it was pushed; a row's latency ends when the consumer has it. The condition is the papers'
-two-dimensional band, |x - x'| <= 10 and |y - y'| <= 10 over 1 to 10,000, which no single index decides.
+two-dimensional band, |x - x'| <= 10 and |y - y'| <= 10 over 1 to 10,000, which no single index decides, or x = x'.
 """
 
 from __future__ import annotations
@@ -49,24 +49,31 @@ class LiveLoad:
     ordered: bool = True
     other_window: int | str | None = None
     """The right side's window, where it differs."""
+    condition: Literal["band", "key"] = "band"
 
     @property
     def spec(self) -> sj.JoinSpec:
         """The join."""
         sizes = (self.window, self.window if self.other_window is None else self.other_window)
         windows = tuple(sj.CountWindow(w) if isinstance(w, int) else sj.TimeWindow(w) for w in sizes)
+        band = sj.Band("x", "x", _BAND) & sj.Band("y", "y", float(_BAND))
         return sj.JoinSpec(
-            on=sj.Band("x", "x", _BAND) & sj.Band("y", "y", float(_BAND)),
+            on=sj.Equi("x") if self.condition == "key" else band,
             window=(windows[0], windows[1]),
             time="sent",
             order=self.order,
         )
 
+    @property
+    def types(self) -> pa.Schema:
+        """The columns of both sides."""
+        if isinstance(self.window, str):
+            return TYPES.set(TYPES.get_field_index("sent"), pa.field("sent", pa.timestamp("ns")))
+        return TYPES
+
     def open(self) -> sj.Live:
         """The live join, with its columns known."""
-        types = TYPES
-        if isinstance(self.window, str):
-            types = TYPES.set(TYPES.get_field_index("sent"), pa.field("sent", pa.timestamp("ns")))
+        types = self.types
         return sj.live(
             self.spec, self.algorithm, self.workers, ordered=self.ordered, left_schema=types, right_schema=types
         )
