@@ -8,13 +8,15 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.model.expression.nodes import Column
+from streamjoin.model.expression.values import Values
 from streamjoin.windows.buffer import Restore
 from streamjoin.windows.encoding import Encoded
 
@@ -97,8 +99,14 @@ class Refine(Protocol):
     def count(self, n: int) -> None:
         """Count `n` pairs that need no test."""
 
-    def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
-        """The candidate pairs that satisfy the condition; the arguments may be overwritten."""
+    def __call__(self, probes: Array, seqs: Array, holds: bool = False) -> tuple[Array, Array]:
+        """The candidate pairs that satisfy the condition; the arguments may be overwritten.
+
+        With `holds` the residual is known to hold for them.
+        """
+
+    def own(self, side: int, columns: Sequence[Column]) -> Mapping[Column, Values]:
+        """Columns of the chunk's tuples of one side."""
 
     def grid(self, probes: Array, seqs: Array) -> Array:
         """For probes of one side: whether the residual holds with each position of the other, one row per probe."""

@@ -71,7 +71,7 @@ class Shares(ABC):
         return len(self._shares)
 
     @abstractmethod
-    def deal(self, chunk: Chunk, begin: int) -> Deal:
+    def deal(self, chunk: Chunk, begin: int, refine: Refine) -> Deal:
         """Assign the chunk's tuples from place `begin` on to shares."""
 
     @abstractmethod
@@ -130,12 +130,12 @@ class ScanShares(Shares):
         super().__init__([NestedLoop(bound, _ALONE) for _ in range(n)])
         self.decides = self._shares[0].decides
 
-    def deal(self, chunk: Chunk, begin: int) -> Deal:
+    def deal(self, chunk: Chunk, begin: int, refine: Refine) -> Deal:
         """Assign the tuples to shares."""
         own = tuple(
             _in_turn(part, begin, self._turn[side], self.n) for side, part in enumerate((chunk.left, chunk.right))
         )
-        return Deal(chunk, own=own, sides=self._shares[0].probes(chunk))
+        return Deal(chunk, own=own, sides=self._shares[0].probes(chunk, refine))
 
     def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
         """Scan one share."""
@@ -187,7 +187,7 @@ class IndexShares(Shares):
     def _make(self, n: int) -> list[Indexed]:
         return [Indexed(self._bound, self._index, self._settings, shares=n) for _ in range(n)]
 
-    def deal(self, chunk: Chunk, begin: int) -> Deal:
+    def deal(self, chunk: Chunk, begin: int, refine: Refine) -> Deal:  # noqa: ARG002 - for scans
         """Prepare every share to look up all tuples and insert its own."""
         ops, *columns = self._shares[0].columns(chunk)
         own_ops = [ops & ~np.int64(INSERTS) for _ in range(self.n)]
@@ -273,7 +273,7 @@ class ScaleJoin:
     def _run(self, chunk: Chunk, refine: Refine, begin: int, matches: Pieces) -> int:
         """One run, up to the end of the chunk or to a change of the number of threads; returns how many tuples."""
         shares, threads, crew = self.shares, self.shares.n, self.crew
-        deal = shares.deal(chunk, begin)
+        deal = shares.deal(chunk, begin, refine)
         begin_run(self._control)
         pieces = -(-(chunk.n - begin) // _PIECE)
 

@@ -38,7 +38,7 @@ class ShareFlow(Flow):
     refined = True
 
     def __init__(self, join: ScaleJoin, operator: LiveOperator) -> None:
-        self._join, self._operator = join, operator
+        self._join = join
         self._shares = join.shares
         self.crew = join.crew
         self.threads = self._shares.n
@@ -57,7 +57,7 @@ class ShareFlow(Flow):
 
     def send(self, sent: SentChunk) -> None:
         """Assign the tuples to shares, and append the chunk for all threads to read."""
-        deal = self._shares.deal(sent.tuples, 0)
+        deal = self._shares.deal(sent.tuples, 0, sent.tests)
         self._shares.dealt(sent.tuples, 0, sent.tuples.n)
         sent.mark[:] = sent.end
         with self._changed:
@@ -90,7 +90,7 @@ class ShareFlow(Flow):
         """Thread k: chunk after chunk."""
         while (item := self._next(k)) is not None:
             sent, deal = item
-            pairs = self._shares.take(k, deal, 0, sent.tuples.n, self._operator.locked(sent))
+            pairs = self._shares.take(k, deal, 0, sent.tuples.n, sent.tests)
             if not self._put(k, pairs, sent):
                 return
             self._shares.forget_in(k, *sent.dropped)

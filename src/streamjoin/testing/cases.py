@@ -240,6 +240,10 @@ Kinds = tuple[tuple[KeyDomain, ...], tuple[KeyDomain, ...]]
 _THETAS: tuple[tuple[str, oracle.Match], ...] = (
     ("l.x < r.x", lambda a, b: a["x"] is not None and b["x"] is not None and a["x"] < b["x"]),
     ("l.x <> r.x OR l.x IS NULL", lambda a, b: a["x"] is None or (b["x"] is not None and a["x"] != b["x"])),
+    (
+        "abs(l.x - r.x) * 2 < l.x + 3 AND NOT (r.x = 1 OR l.x IS NULL)",
+        lambda a, b: None not in (a["x"], b["x"]) and 2 * abs(a["x"] - b["x"]) < a["x"] + 3 and b["x"] != 1,
+    ),
     ("(l.x + r.x) % 2 = 0", lambda a, b: None not in (a["x"], b["x"]) and (a["x"] + b["x"]) % 2 == 0),
 )
 

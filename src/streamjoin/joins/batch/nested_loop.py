@@ -1,7 +1,8 @@
 """`nested_loop`: compares every tuple with every live tuple of the other side, for any predicate.
 
 Up to two exact terms are tested inside the blocked kernel, 16 or 8 tuples per instruction; the other conditions are
-tested on the candidates. Words that fit 32 bits on both sides are stored in 32 bits.
+tested on the candidates. Words that fit 32 bits on both sides are stored in 32 bits. Without exact terms a kernel tests
+the residual, if it has a program (`windows/conditions.py`); otherwise it is evaluated tile by tile.
 
 Two terms that no other algorithm looks up are not compared pair by pair where enough tuples look for matches: blocks of
 stored tuples are sorted by each term, with bitmaps (`kernels/batch/bitmaps.py`), once for all tuples to come, and what
@@ -27,8 +28,10 @@ from streamjoin.joins.batch.packed_pairs import ordered_pieces
 from streamjoin.joins.registry import register_algorithm
 from streamjoin.kernels.batch.bitmaps import BLOCK, BLOCK_WORDS, build_block, scan_block
 from streamjoin.kernels.batch.nested import GROUP, scan_window
+from streamjoin.kernels.conditions import scan_condition
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer, Restore
+from streamjoin.windows.conditions import Condition
 from streamjoin.windows.words import signed, unsigned_words
 from streamjoin.windows.workers import Workers, cuts
 
@@ -74,20 +77,46 @@ class Unsorted:
         return len(probes.terms), *words, seqs, *probes.terms[0][1:], *probes.terms[-1][1:]
 
 
-class StoredWords:
-    """One side's valid tuples: ascending positions, and one array of unsigned words per tested term."""
+@dataclass(frozen=True)
+class Conditioned:
+    """Stored tuples that are tested by the residual's program: the rows that it reads, and the positions."""
 
-    def __init__(self, n_terms: int, dtype: Any) -> None:
+    rows: Array
+    seqs: Array
+    kernel: ClassVar[Any] = staticmethod(scan_condition)
+
+    @staticmethod
+    def columns(stored: Sequence[Any], probes: ScanProbes) -> tuple[Any, ...]:
+        """What the kernel takes of the tuples, and of the probes."""
+        rows = Own([rest.rows for rest in stored])
+        return *(probes.condition or ()), rows, Own([rest.seqs for rest in stored])
+
+
+class StoredWords:
+    """One side's valid tuples: ascending positions, and one array of unsigned words per tested term.
+
+    Of a residual with a program, `rows` are what it reads.
+    """
+
+    def __init__(self, n_terms: int, dtype: Any, n_columns: int | None = None) -> None:
         self.seqs = Buffer(np.int64)
         self.words = [Buffer(dtype) for _ in range(n_terms)]
+        self.rows = None if n_columns is None else Buffer(np.int64, n_columns)
         self.blocks: list[SortedBlock] = []
         self._passing: list[SortedBlock] = []
         # How many tuples were dropped, and looks at those that could be a block.
         self._dropped = self._looks = 0
 
     @property
-    def scanned(self) -> list[SortedBlock | Unsorted]:
+    def columns(self) -> list[Buffer]:
+        """What is held of each tuple."""
+        return [self.seqs, *self.words, *([] if self.rows is None else [self.rows])]
+
+    @property
+    def scanned(self) -> list[SortedBlock | Unsorted | Conditioned]:
         """What there is to scan: the blocks, those of the push included, and what no block holds."""
+        if self.rows is not None:
+            return [Conditioned(self.rows.values, self.seqs.values)]
         blocks = [*self.blocks, *self._passing]
         rest = self._end(blocks)
         if rest == len(self.seqs) and blocks:
@@ -123,17 +152,17 @@ class StoredWords:
             terms.append(block)
         return SortedBlock(begin + self._dropped, tuple(terms), self.seqs.values[begin:end].copy())
 
-    def append(self, part: SidePart, words: list[Array], places: Array | None = None) -> None:
-        """Add the tuples of a chunk that can match, or only those at `places`."""
+    def append(self, part: SidePart, held: list[Array], places: Array | None = None) -> None:
+        """Add the tuples of a chunk that can match, or only those at `places`; `held` are their words, and rows."""
         places = part.valid_places() if places is None else places
         self.seqs.append(places + part.first_seq)
-        for buffer, values in zip(self.words, words, strict=True):
+        for buffer, values in zip(self.columns[1:], held, strict=True):
             buffer.append(values if places.size == part.n else values[places])
 
     def forget(self, min_seq: int) -> None:
         """Drop the positions below `min_seq`."""
         n = int(np.searchsorted(self.seqs.values, min_seq))
-        for buffer in (self.seqs, *self.words):
+        for buffer in self.columns:
             buffer.forget(n)
         self._dropped += n
         if self.blocks and self.blocks[0].begin + self.blocks[0].seqs.size <= self._dropped:
@@ -141,7 +170,7 @@ class StoredWords:
 
     def saved(self) -> Callable[[], None]:
         """Return a function that restores these tuples."""
-        parts = [buffer.saved() for buffer in (self.seqs, *self.words)]
+        parts = [buffer.saved() for buffer in self.columns]
         before = self.blocks, self._dropped, self._looks
 
         def restore() -> None:
@@ -156,7 +185,7 @@ class StoredWords:
     def nbytes(self) -> int:
         """Bytes held."""
         blocks = sum(block.seqs.nbytes + sum(term.nbytes for term in block.terms) for block in self.blocks)
-        return self.seqs.nbytes + sum(buffer.nbytes for buffer in self.words) + blocks
+        return sum(buffer.nbytes for buffer in self.columns) + blocks
 
 
 def live_places(chunk: Chunk, part: SidePart, seqs: Array, decides: frozenset[int]) -> tuple[Array, Array]:
@@ -180,9 +209,13 @@ class ScanProbes:
     terms: list[tuple[Array, Array, Array]]
     at: Array
     usable: Array
+    condition: tuple[Array, Array] | None = None
+    """The program of the residual, and the rows that it reads of them, where a kernel tests it."""
 
     @staticmethod
-    def of(part: SidePart, decides: frozenset[int], narrow: bool) -> ScanProbes:
+    def of(
+        part: SidePart, decides: frozenset[int], narrow: bool, condition: tuple[Array, Array] | None = None
+    ) -> ScanProbes:
         """Those of a chunk's side."""
         terms = [part.encoded.terms[t] for t in sorted(decides)]
         usable = _ALL if part.encoded.valid is None else part.encoded.valid
@@ -190,12 +223,12 @@ class ScanProbes:
             empty = term.lo > term.hi
             if empty.any():
                 usable = (usable if usable.size else np.ones(part.n, np.bool_)) & ~empty
-        return ScanProbes([unsigned_words(term, narrow) for term in terms], part.at, usable)
+        return ScanProbes([unsigned_words(term, narrow) for term in terms], part.at, usable, condition)
 
     @property
-    def words(self) -> list[Array]:
-        """The words of each term."""
-        return [word for word, _, _ in self.terms]
+    def held(self) -> list[Array]:
+        """What is stored of them: the words of each term, and the rows."""
+        return [*(word for word, _, _ in self.terms), *([] if self.condition is None else self.condition[1:])]
 
     @cached_property
     def bounds(self) -> list[tuple[Array, Array]]:
@@ -206,9 +239,9 @@ class ScanProbes:
 class WindowScan:
     """The tuples from `begin` to `end` of one side, to be compared with some of what is stored of the other."""
 
-    def __init__(self, probes: ScanProbes, stored: SortedBlock | Unsorted, begin: int, end: int) -> None:
+    def __init__(self, probes: ScanProbes, stored: SortedBlock | Unsorted | Conditioned, begin: int, end: int) -> None:
         self.probes, self.stored = probes, stored
-        self.state = np.array([begin, end, 0])
+        self.state = np.array([begin, end, 0, 0])
         self.room = min(_ROOM, max(1, (end - begin) * stored.seqs.size))
 
     @property
@@ -231,6 +264,7 @@ class WindowScan:
 def run_scans(scans: Sequence[WindowScan], chunk: Chunk, refine: Refine, workers: Workers) -> Pieces:
     """The pairs of scans by one kernel that pass the other tests, in pieces; those of the same probes are together."""
     pieces: Pieces = []
+    decided = scans and isinstance(scans[0].stored, Conditioned)
     while unfinished := [scan for scan in scans if not scan.is_over]:
         room = max(scan.room for scan in unfinished)
         del unfinished[max(1, _MOST_ROOM // room) :]
@@ -246,7 +280,7 @@ def run_scans(scans: Sequence[WindowScan], chunk: Chunk, refine: Refine, workers
         for scan, state in zip(unfinished, states, strict=True):
             scan.advance(state)
         found = [(pairs[0, k, :size], pairs[1, k, :size]) for k, size in enumerate(sizes) if size]
-        pieces += _tested(found, refine, workers)
+        pieces += _tested(found, refine, workers, holds=bool(decided and not states[:, 3].any()))
     return pieces
 
 
@@ -258,9 +292,9 @@ def _calls(scans: Sequence[WindowScan], chunk: Chunk, states: Array, pairs: Arra
     )  # fmt: skip
 
 
-def _tested(found: Pieces, refine: Refine, workers: Workers) -> Pieces:
+def _tested(found: Pieces, refine: Refine, workers: Workers, *, holds: bool) -> Pieces:
     if refine.tests:
-        return workers.map(lambda pair: refine(*pair), found)
+        return workers.map(lambda pair: refine(*pair, holds), found)
     refine.count(sum(probes.size for probes, _ in found))
     return found
 
@@ -283,17 +317,20 @@ class NestedLoop:
         self.decides = frozenset(range(min(2, len(bound.terms))))
         self._narrow = all(bound.terms[t].narrow for t in self.decides)
         dtype = np.uint32 if self._narrow else np.uint64
-        self._left = StoredWords(len(self.decides), dtype)
-        # A self-join whose roles have the same words stores a tuple once, for both.
-        self._shared = bound.has_equal_roles
-        self._right = self._left if self._shared else StoredWords(len(self.decides), dtype)
+        self._condition = None if self.decides else Condition.of(bound)
+        widths = (None, None) if self._condition is None else map(len, self._condition.parts)
+        left, right = (StoredWords(len(self.decides), dtype, width) for width in widths)
+        self._left = left
+        # A self-join whose roles have the same words stores a tuple once, for both; a program reads other rows of each.
+        self._shared = bound.has_equal_roles and self._condition is None
+        self._right = left if self._shared else right
         # Terms that can be looked up are scanned only until something does so.
         self._sorts = len(self.decides) == 2 and not bound.index
         self.compared = 0
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Store the chunk, then scan, for each tuple, the positions that it may match."""
-        sides = self.probes(chunk)
+        sides = self.probes(chunk, refine)
         self.store(chunk, sides, (chunk.left.valid_places(), chunk.right.valid_places()))
         if self._sorts and not chunk.stored_only:
             self._right.sort(chunk.left.n, self._workers)
@@ -303,16 +340,31 @@ class NestedLoop:
         self._right.passed()
         return ordered_pieces(chunk, pieces, self._workers)
 
-    def probes(self, chunk: Chunk) -> tuple[ScanProbes, ScanProbes]:
+    @property
+    def tests_pairs(self) -> bool:
+        """Whether a kernel tests pairs; otherwise the residual is evaluated tile by tile."""
+        return bool(self.decides) or self._condition is not None
+
+    def probes(self, chunk: Chunk, refine: Refine) -> tuple[ScanProbes, ScanProbes]:
         """Both sides of a chunk."""
-        left, right = (ScanProbes.of(part, self.decides, self._narrow) for part in (chunk.left, chunk.right))
+        left, right = (
+            ScanProbes.of(part, self.decides, self._narrow, self._conditioned(side, part.n, refine))
+            for side, part in enumerate((chunk.left, chunk.right))
+        )
         return left, right
+
+    def _conditioned(self, side: int, n: int, refine: Refine) -> tuple[Array, Array] | None:
+        """The residual's program for one side, and what it reads of `n` tuples."""
+        condition = self._condition
+        if condition is None:
+            return None
+        return condition.programs[side], condition.rows(side, refine.own(side, condition.columns(side)), n)
 
     def store(self, chunk: Chunk, sides: tuple[ScanProbes, ScanProbes], places: tuple[Array, Array]) -> None:
         """Store the tuples at these places of each side."""
-        self._left.append(chunk.left, sides[0].words, places[0])
+        self._left.append(chunk.left, sides[0].held, places[0])
         if not self._shared:
-            self._right.append(chunk.right, sides[1].words, places[1])
+            self._right.append(chunk.right, sides[1].held, places[1])
 
     def scans(self, side: int, probes: ScanProbes, begin: int, end: int) -> list[WindowScan]:
         """Scans for one side's tuples from `begin` to `end`; several for each worker, who may be done early."""
@@ -349,14 +401,14 @@ class NestedLoop:
     def held(self, side: int) -> list[Array]:
         """One side's positions and words of each term, oldest first."""
         store = (self._left, self._right)[side]
-        return [buffer.values for buffer in (store.seqs, *store.words)]
+        return [buffer.values for buffer in store.columns]
 
     def refill(self, side: int, columns: list[Array]) -> None:
         """Store the tuples of another instance; `columns` are as `held` returns them."""
         store = (self._left, self._right)[side]
         if side and self._shared:
             return
-        for buffer, values in zip((store.seqs, *store.words), columns, strict=True):
+        for buffer, values in zip(store.columns, columns, strict=True):
             buffer.append(values)
 
     def close(self) -> None:
@@ -385,7 +437,7 @@ def scan_all(
         return []
     parts = (chunk.left, chunk.right)
     ranges = [np.searchsorted(part.at, between).tolist() for part in parts]
-    if not loops[0].decides:
+    if not loops[0].tests_pairs:
         tiles = [
             tile
             for side, (part, cut) in enumerate(zip(parts, ranges, strict=True))

@@ -9,6 +9,9 @@ other is at their begin; where they do not, candidates are tested by time.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +20,17 @@ from streamjoin.joins.base import Chunk, Keep, Overflow
 from streamjoin.kernels.gather import first_beyond, sides_of_pairs
 from streamjoin.kernels.positions import filter_terms, filter_ticks
 from streamjoin.model.binding import BoundSpec
-from streamjoin.model.expression.evaluation import Read, from_arrow, grid_holds, holds
-from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.expression.evaluation import Read, from_arrow, grid_holds
+from streamjoin.model.expression.evaluation import holds as residual_holds
+from streamjoin.model.expression.nodes import Column, Expression
+from streamjoin.model.expression.values import Values
 from streamjoin.windows.clock import FOREVER, NEVER, plus
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
 # Refinement runs inside a worker already.
 _ALONE = Workers(1)
+_FREE = nullcontext()
 
 
 class TimeReach:
@@ -71,7 +77,10 @@ class Refinement:
         reach: TimeReach | None,
         limit: int | None = None,
         reduce: Keep | None = None,
+        guard: AbstractContextManager[Any] = _FREE,
     ) -> None:
+        """`guard` is held while stored tuples are read, and not while conditions are evaluated."""
+        self._guard = guard
         self._residual = bound.residual
         self._stores = stores
         self._payload = payload
@@ -91,10 +100,26 @@ class Refinement:
             self._place[chunk.left.at] = np.arange(chunk.left.n)
             self._place[chunk.right.at] = np.arange(chunk.right.n)
 
-    def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
+    def __call__(self, probes: Array, seqs: Array, holds: bool = False) -> tuple[Array, Array]:
         """The pairs that satisfy the conditions, in the arrays passed in."""
-        chunk, (left, right), n = self._chunk, self._stores, probes.size
+        chunk, n = self._chunk, probes.size
         self.compared.append(n)
+        if self._reach is not None or self._open_terms:
+            with self._guard:
+                n = self._filter(probes, seqs)
+        probes, seqs = probes[:n], seqs[:n]
+        if self._residual is not None and n and not holds:
+            keep = residual_holds(self._residual, self._reading(self._residual, *positions(chunk, probes, seqs)), n)
+            probes, seqs = probes[keep], seqs[keep]
+        if self._reduce is not None:
+            probes, seqs = self._reduce(probes, seqs)
+        if self._limit is not None:
+            self._count(probes.size, self._limit)
+        return probes, seqs
+
+    def _filter(self, probes: Array, seqs: Array) -> int:
+        """Move the pairs that satisfy times and terms to the front; returns how many."""
+        chunk, (left, right), n = self._chunk, self._stores, probes.size
         if self._reach is not None and left.ticks is not None and right.ticks is not None:
             n = filter_ticks(
                 probes, seqs, n, chunk.is_right, self._reach.least, self._reach.most,
@@ -106,15 +131,7 @@ class Refinement:
                 probes, seqs, n, chunk.is_right, self._place, a.lo, a.hi, b.lo, b.hi,
                 left.words[t], right.words[t], left.base, right.base,
             )  # fmt: skip
-        probes, seqs = probes[:n], seqs[:n]
-        if self._residual is not None and n:
-            keep = holds(self._residual, self._reading(self._residual, *positions(chunk, probes, seqs)), n)
-            probes, seqs = probes[keep], seqs[keep]
-        if self._reduce is not None:
-            probes, seqs = self._reduce(probes, seqs)
-        if self._limit is not None:
-            self._count(probes.size, self._limit)
-        return probes, seqs
+        return n
 
     def count(self, n: int) -> None:
         """Count `n` pairs that need no test."""
@@ -127,6 +144,14 @@ class Refinement:
             self._kept += n
             if self._kept > limit:
                 raise Overflow
+
+    def own(self, side: int, columns: Sequence[Column]) -> Mapping[Column, Values]:
+        """Columns of the chunk's tuples of one side."""
+        part = self._chunk.right if side else self._chunk.left
+        names = list(dict.fromkeys(column.name for column in columns))
+        with self._guard:
+            rows = self._payload[side].gather(names, part.first_seq + np.arange(part.n), _ALONE)
+        return {column: from_arrow(rows[column.name]) for column in columns}
 
     def grid(self, probes: Array, seqs: Array) -> Array:
         """The residual alone for all probes and positions at once: columns are read once, not once per pair."""
@@ -141,7 +166,8 @@ class Refinement:
         values = {}
         for qualifier, store, seqs in (("l", self._payload[0], left), ("r", self._payload[1], right)):
             columns = [column for column in expression.columns if column.qualifier == qualifier]
-            rows = store.gather([column.name for column in columns], seqs, _ALONE)
+            with self._guard:
+                rows = store.gather([column.name for column in columns], seqs, _ALONE)
             values.update({column: from_arrow(rows[column.name]) for column in columns})
         return values.__getitem__
 

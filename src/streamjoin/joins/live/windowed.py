@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.joins.base import Chunk, Refine
+from streamjoin.joins.base import Chunk
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
@@ -68,6 +68,13 @@ class SentChunk:
         return self.block.counts
 
     @property
+    def tests(self) -> Refinement:
+        """What tests the pairs of a chunk."""
+        if self.refine is None:
+            raise AssertionError("a chunk without its tests")
+        return self.refine
+
+    @property
     def tuples(self) -> Chunk:
         """The chunk, for flows that take no blocks."""
         if self.chunk is None:
@@ -83,33 +90,6 @@ class ResultRows:
     later: I64
     earlier: I64
     arrived: I64
-
-
-class LockedRefine:
-    """The tests of a chunk's pairs for threads of the flow, which may not read stored tuples that the intake moves."""
-
-    def __init__(self, refine: Refine, lock: threading.Lock) -> None:
-        self._refine, self._lock = refine, lock
-
-    @property
-    def tests(self) -> bool:
-        """Whether a pair may be refused."""
-        return self._refine.tests
-
-    def count(self, n: int) -> None:
-        """Count `n` pairs that need no test."""
-        with self._lock:
-            self._refine.count(n)
-
-    def __call__(self, probes: Array, seqs: Array) -> tuple[Array, Array]:
-        """The pairs that satisfy the conditions."""
-        with self._lock:
-            return self._refine(probes, seqs)
-
-    def grid(self, probes: Array, seqs: Array) -> Array:
-        """Whether the residual holds, one row per probe."""
-        with self._lock:
-            return self._refine.grid(probes, seqs)
 
 
 class LiveOperator(Operator):
@@ -159,7 +139,9 @@ class LiveOperator(Operator):
             refine, own, arrived = None, None, arrived[first : work.begin]
             if chunk is not None:
                 own = chunk.own_seq << 1 | chunk.is_right
-                refine = Refinement(self.bound, self.stores, self._payload, chunk, self._open_terms, reach)
+                refine = Refinement(
+                    self.bound, self.stores, self._payload, chunk, self._open_terms, reach, guard=self.lock
+                )
             elif block is not None:
                 own = block.words[OWN_SEQ] << 1 | block.words[OPS] & 1
             if own is None:
@@ -228,8 +210,7 @@ class LiveOperator(Operator):
         """The pairs of a chunk's tuples for which the conditions hold that the flow has not decided."""
         if sent.refine is None:
             return later, seqs
-        with self.lock:
-            probes, seqs = sent.refine(later - sent.begin, seqs)
+        probes, seqs = sent.refine(later - sent.begin, seqs)
         return probes + sent.begin, seqs
 
     @property
@@ -237,12 +218,6 @@ class LiveOperator(Operator):
         """A delivery without rows."""
         none = np.empty(0, np.int64)
         return ResultRows(self.bound.schema.empty_table(), none, none, none)
-
-    def locked(self, sent: SentChunk) -> Refine:
-        """The tests of a chunk for a thread of the flow."""
-        if sent.refine is None:
-            raise AssertionError("a chunk without its tests")
-        return LockedRefine(sent.refine, self.lock) if self.tests else sent.refine
 
     def close_chunk(self, sent: SentChunk) -> None:
         """All rows of a chunk and of those before it are gathered: drop what no later chunk can match."""

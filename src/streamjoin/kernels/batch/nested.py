@@ -106,6 +106,23 @@ def nested_pairs(
 
 
 @kernel
+def live_ranges(
+    seqs: Array, usable: Array, at: Array, min_seq: Array, upto: Array, begin: int, end: int
+) -> tuple[Array, Array]:
+    """The first and the last row of `seqs` that each of the tuples from `begin` to `end` meets; see `scan_window`."""
+    first, last = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
+    low, high = 0, 0
+    for i in range(end - begin):
+        place = at[begin + i]
+        # Bounds hardly ever descend.
+        low = gallop(seqs, low if low > 0 and seqs[low - 1] < min_seq[place] else 0, min_seq[place])
+        high = gallop(seqs, high if high > 0 and seqs[high - 1] < upto[place] else 0, upto[place])
+        first[i] = low
+        last[i] = max(low, high) if usable.size == 0 or usable[begin + i] else low
+    return first, last
+
+
+@kernel
 def scan_window(
     terms: int,
     words: Array,
@@ -130,15 +147,7 @@ def scan_window(
     stops before one whose pairs would not fit. state[2] counts the comparisons.
     """
     begin, end = state[0], state[1]
-    first, last = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
-    low, high = 0, 0
-    for i in range(end - begin):
-        place = at[begin + i]
-        # Bounds hardly ever descend.
-        low = gallop(seqs, low if low > 0 and seqs[low - 1] < min_seq[place] else 0, min_seq[place])
-        high = gallop(seqs, high if high > 0 and seqs[high - 1] < upto[place] else 0, upto[place])
-        first[i] = low
-        last[i] = max(low, high) if usable.size == 0 or usable[begin + i] else low
+    first, last = live_ranges(seqs, usable, at, min_seq, upto, begin, end)
     done, n = nested_pairs(
         words, words2 if terms > 1 else words2[:0], lo[begin:end], span[begin:end], lo2[begin:end], span2[begin:end],
         first, last, 0, end - begin, out_probe, out_seq,
