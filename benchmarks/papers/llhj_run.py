@@ -144,8 +144,10 @@ class ChainRun:
         if self._indexes is not None:
             return self._indexes.run(self._crew.words, k)
         if self._copies is not None:
-            return llhj_node(self._crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k])
-        return handshake_node(self._crew.words, k, chain.mem, *chain.columns(), chain.results[k])
+            return llhj_node(
+                self._crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k], chain.tests(k)
+            )
+        return handshake_node(self._crew.words, k, chain.mem, *chain.columns(), chain.results[k], chain.tests(k))
 
     def _outcome(self, rows: I64, punctuations: I64, told: I64, ended: int) -> Outcome:
         left, right = (log.facts for log in self._chain.logs)

@@ -29,13 +29,16 @@ from streamjoin.handshake.kernels.links import (
     RESULTS_TAIL,
     SEQ,
     TERMS,
+    UNDECIDED,
     UPTO,
     chain_words,
     lay_chain,
     node_at,
     start_flow,
 )
-from streamjoin.handshake.kernels.meet import RESULT, WORD_ROWS
+from streamjoin.handshake.kernels.meet import RESULT, WORD_ROWS, NodeTests
+from streamjoin.kernels.conditions import registers_of
+from streamjoin.windows.conditions import Condition
 
 I64 = npt.NDArray[np.int64]
 
@@ -52,6 +55,7 @@ SLEEPS_US = 50_000
 SLEEPS_LEAVING_US = 2_000
 """Likewise in the original handshake join, whose tuples move on without messages."""
 _LINE = 8
+_NO_PROGRAM = np.zeros((0, 0), np.int64)
 
 
 def aligned(words: int) -> I64:
@@ -64,8 +68,10 @@ def aligned(words: int) -> I64:
 class SideLog:
     """One side's tuples from `base` to `count`: row p - base holds place p; those before `first` are not needed."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: Any, n_columns: int = 0) -> None:
+        """`n_columns` are those of the rows that the residual's program reads."""
         self.base = self.first = self.count = 0
+        self.rows: I64 = np.zeros((0, n_columns), np.int64)
         self.words: Array = np.zeros((WORD_ROWS, 0), dtype)
         self.facts: I64 = np.zeros((0, FACTS), np.int64)
 
@@ -92,8 +98,10 @@ class SideLog:
         """Have room for `capacity` tuples in all, without those that are not needed."""
         skip, size = self.first - self.base, self.count - self.first
         words, facts = np.zeros((WORD_ROWS, capacity), self.words.dtype), np.zeros((capacity, FACTS), np.int64)
+        rows = np.zeros((capacity, self.rows.shape[1]), np.int64)
         words[:, :size], facts[:size] = self.words[:, skip : skip + size], self.facts[skip : skip + size]
-        self.words, self.facts, self.base = words, facts, self.first
+        rows[:size] = self.rows[skip : skip + size]
+        self.words, self.facts, self.rows, self.base = words, facts, rows, self.first
 
     @property
     def seqs(self) -> I64:
@@ -113,6 +121,7 @@ class SideLog:
             return
         self.words[:, : size - dropped] = self.words[:, dropped:size].copy()
         self.facts[: size - dropped] = self.facts[dropped:size].copy()
+        self.rows[: size - dropped] = self.rows[dropped:size].copy()
         self.base = self.first
 
     def reserve(self, n: int) -> None:
@@ -128,7 +137,7 @@ class SideLog:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.words.nbytes + self.facts.nbytes
+        return self.words.nbytes + self.facts.nbytes + self.rows.nbytes
 
 
 class Chain:
@@ -146,15 +155,25 @@ class Chain:
         links: int = 64,
         passes: bool = False,
         ring: int = RING,
+        condition: Condition | None = None,
     ) -> None:
-        """`passes`: tuples pass quickly through, as in the low-latency join. Few may be between two nodes then."""
+        """`passes`: tuples pass quickly through, as in the low-latency join. Few may be between two nodes then.
+
+        `condition`: what the nodes test of the pairs that they find.
+        """
         self.nodes, self.links = nodes, links
         self.mem = aligned(chain_words(nodes, links))
         # A power of two, like `links`.
         few = max(4, min(links, 1 << (_BETWEEN // batch).bit_length() >> 1))
         lay_chain(self.mem, nodes, links, few if passes else links)
         self.mem[[BATCH, TERMS, DRAINS, PUNCTUATES]] = batch, terms, drains, punctuates
-        self.logs = (SideLog(dtype), SideLog(dtype))
+        self._programs = (_NO_PROGRAM, _NO_PROGRAM) if condition is None else condition.programs
+        left, right = (0, 0) if condition is None else map(len, condition.parts)
+        self.logs = (SideLog(dtype, left), SideLog(dtype, right))
+        self._registers = [
+            tuple(registers_of(program) if program.size else _NO_PROGRAM for program in self._programs)
+            for _ in range(nodes)
+        ]
         self.results = np.zeros((nodes, ring, RESULT), np.int64)
 
     def open(self) -> None:
@@ -166,6 +185,16 @@ class Chain:
         """Both logs, which every node's kernel reads."""
         left, right = self.logs
         return left.words, left.facts, right.words, right.facts
+
+    def tests(self, k: int) -> NodeTests:
+        """How node k tests the residual; until rows are moved."""
+        left, right = self._registers[k]
+        return NodeTests(self._programs, (self.logs[0].rows, self.logs[1].rows), (left, right))
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether some results were taken without the test; asked after they were."""
+        return bool(self.mem[UNDECIDED])
 
     def taken(self, k: int) -> I64:
         """Remove and return node k's results so far: places of side 0, of side 1, and stamps."""

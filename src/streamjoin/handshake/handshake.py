@@ -29,6 +29,7 @@ from streamjoin.kernels.positions import TERMS as BLOCK_TERMS
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import SpecError
 from streamjoin.windows.buffer import Restore
+from streamjoin.windows.conditions import Condition
 from streamjoin.windows.crew import Crew
 from streamjoin.windows.words import TermWords
 from streamjoin.windows.workers import Workers
@@ -65,7 +66,10 @@ class ChainJoin(ABC):
         self._narrow = not indexed and all(bound.terms[t].narrow for t in self.decides)
         terms = 1 if indexed else len(self.decides)
         dtype = np.uint32 if self._narrow else np.uint64
-        self.chain = Chain(nodes, dtype, terms, batch=batch, drains=drains, passes=not drains)
+        self._condition = Condition.of(bound)
+        self.chain = Chain(
+            nodes, dtype, terms, batch=batch, drains=drains, passes=not drains, condition=self._condition
+        )
         self.crew = Crew(nodes + 1, PLACES)
         # Whether a side's bounds never decrease between probes; times in arrival order may.
         gated = bound.spec.order == "event_time"
@@ -90,7 +94,7 @@ class ChainJoin(ABC):
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Send the chunk through the chain and collect the pairs."""
-        is_right, begins = self.log(chunk)
+        is_right, begins = self.log(chunk, refine)
         pieces: list[tuple[Array, Array]] = []
         if is_right.size:
             self.chain.open()
@@ -106,14 +110,21 @@ class ChainJoin(ABC):
                     code = self.run_node(k)
                     rows = self.chain.taken(k)
                     if len(rows):
-                        pairs = refine(*self.chain.as_pairs(rows))
+                        pairs = refine(*self.chain.as_pairs(rows), self.decides_residual)
                         pieces.append((pairs[0].copy(), pairs[1].copy()))
 
             self.crew.run(step)
             self.ended()
         return ordered_pieces(chunk, pieces, self._workers)
 
-    def log(self, chunk: Chunk, gate: int = 0, dropped: tuple[int, int] = (0, 0)) -> tuple[Array, tuple[int, int]]:
+    @property
+    def decides_residual(self) -> bool:
+        """Whether all results that were taken so far satisfy the residual."""
+        return self._condition is not None and not self.chain.is_undecided
+
+    def log(
+        self, chunk: Chunk, refine: Refine, gate: int = 0, dropped: tuple[int, int] = (0, 0)
+    ) -> tuple[Array, tuple[int, int]]:
         """Log the tuples that can match; returns their sides in gate order, and the first place of each side.
 
         `gate` is the gate position of the chunk's first tuple. Positions below `dropped` are outside every window.
@@ -132,6 +143,10 @@ class ChainJoin(ABC):
                 log.words, log.facts, log.count - log.base, first.word, first.lo, first.hi, second.word, second.lo,
                 second.hi, len(terms), valid, part.at, part.first_seq, gate, chunk.min_seq, upto, logged,
             )  # fmt: skip
+            if self._condition is not None:
+                values = refine.own(side, self._condition.columns(side))
+                rows = self._condition.rows(side, values, part.n)
+                log.rows[begins[side] - log.base : log.count - log.base] = rows[logged[part.at]]
         for side, log in enumerate(logs):
             other = logs[1 - side]
             set_expiries(
@@ -202,7 +217,8 @@ class Handshake(ChainJoin):
 
     def run_node(self, k: int) -> int:
         """Run node k until it is done or full."""
-        return handshake_node(self.crew.words, k, self.chain.mem, *self.chain.columns(), self.chain.results[k])
+        chain = self.chain
+        return handshake_node(self.crew.words, k, chain.mem, *chain.columns(), chain.results[k], chain.tests(k))
 
     def ended(self) -> None:
         """All pairs of the tuples so far are found."""

@@ -92,7 +92,7 @@ class ChainFlow(Flow):
                 sent.mark,
             )  # fmt: skip
         else:
-            is_right, begins = self._join.log(sent.tuples, sent.begin, before)
+            is_right, begins = self._join.log(sent.tuples, sent.tests, sent.begin, before)
             left, right = logs
             sent.mark[:] = left.count, right.count
             send_marked(
@@ -233,6 +233,11 @@ class ChainFlow(Flow):
     def forget(self, sent: SentChunk) -> None:
         """Let the next compaction drop what only this chunk and those before it needed."""
         self._forgotten = sent.dropped
+
+    @property
+    def holds(self) -> bool:
+        """Whether the nodes have tested the residual of all pairs taken so far."""
+        return self._join.decides_residual
 
     def counters(self) -> dict[str, int]:
         """The pairs compared, and how often the flow was reopened."""

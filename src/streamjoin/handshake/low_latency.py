@@ -47,7 +47,9 @@ class ScanningChain(ChainJoin):
     def run_node(self, k: int) -> int:
         """Run node k until it is done or full."""
         chain = self.chain
-        return llhj_node(self.crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k])
+        return llhj_node(
+            self.crew.words, k, chain.mem, *chain.columns(), *self._copies.of(k), chain.results[k], chain.tests(k)
+        )
 
     @property
     def nbytes(self) -> int:
@@ -78,7 +80,7 @@ class NodeIndexes:
         while True:
             code = self._node(
                 crew, k, self._chain.mem, *self._chain.columns(), left.mem, right.mem,
-                self._columns[k], matches.probe, matches.seq, self._chain.results[k],
+                self._columns[k], matches.probe, matches.seq, self._chain.results[k], self._chain.tests(k),
             )  # fmt: skip
             if code == TOO_SMALL:
                 matches.double()

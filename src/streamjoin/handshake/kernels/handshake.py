@@ -52,7 +52,7 @@ from streamjoin.handshake.kernels.links import (
     room,
     send,
 )
-from streamjoin.handshake.kernels.meet import meet
+from streamjoin.handshake.kernels.meet import NodeTests, meet
 from streamjoin.handshake.kernels.spsc import first_slot, release
 from streamjoin.jit.atomics import store
 from streamjoin.jit.flags import kernel
@@ -66,7 +66,7 @@ _NO_ROOM = 2
 @kernel
 def _scan(
     mem: I64, at: int, side: int, begin: int, end: int, low: int, words: Array, facts: Array,
-    other_words: Array, other_facts: Array, out: Array,
+    other_words: Array, other_facts: Array, out: Array, tests: NodeTests,
 ) -> bool:  # fmt: skip
     """Places begin to end against the other side's from `low` on; what a drain has found is left out."""
     other = 1 - side
@@ -76,14 +76,14 @@ def _scan(
     if mem[at + STAGE] == 0:
         done = meet(
             mem, at, side, begin, min(end, seen), words, facts, other_facts,
-            other_words, max(low, other_seen) - base, high - base, 1, base, mem[NODES], out,
+            other_words, max(low, other_seen) - base, high - base, 1, base, mem[NODES], out, tests,
         )  # fmt: skip
         if not done:
             return False
         mem[at + STAGE] = 1
     done = meet(
         mem, at, side, max(begin, seen), end, words, facts, other_facts,
-        other_words, low - base, high - base, 1, base, mem[NODES], out,
+        other_words, low - base, high - base, 1, base, mem[NODES], out, tests,
     )  # fmt: skip
     if done:
         mem[at + STAGE] = 0
@@ -93,7 +93,7 @@ def _scan(
 @kernel
 def _visit(
     mem: I64, at: int, side: int, begin: int, end: int, words: Array, facts: Array,
-    other_words: Array, other_facts: Array, out: Array,
+    other_words: Array, other_facts: Array, out: Array, tests: NodeTests,
 ) -> bool:  # fmt: skip
     """New tuples of a drain against what lies here: side 1 leaves out the new ones, which visit it themselves."""
     other = 1 - side
@@ -103,7 +103,7 @@ def _visit(
         high = min(high, mem[DRAINED + other])
     return meet(
         mem, at, side, begin, end, words, facts, other_facts,
-        other_words, mem[at + OUT + 8 * other] - base, high - base, 1, base, mem[NODES], out,
+        other_words, mem[at + OUT + 8 * other] - base, high - base, 1, base, mem[NODES], out, tests,
     )  # fmt: skip
 
 
@@ -129,8 +129,9 @@ def _end_flow(mem: I64, me: int, side: int, onward: int) -> bool:
 
 @kernel
 def _receive(
-    mem: I64, me: int, side: int, words: Array, facts: Array, other_words: Array, other_facts: Array, out: Array
-) -> int:
+    mem: I64, me: int, side: int, words: Array, facts: Array, other_words: Array, other_facts: Array, out: Array,
+    tests: NodeTests,
+) -> int:  # fmt: skip
     """Handle one side's next message, if there is one and it can be handled now."""
     at = node_at(me)
     other = 1 - side
@@ -144,7 +145,7 @@ def _receive(
     if kind == FLOW:
         acknowledged = side == 0 and me != enters_at(mem, side)
         low = mem[slot + REACHED] if acknowledged else mem[at + OUT + 8 * other]
-        if not _scan(mem, at, side, begin, end, low, words, facts, other_words, other_facts, out):
+        if not _scan(mem, at, side, begin, end, low, words, facts, other_words, other_facts, out, tests):
             mem[at + AT_HAND] = 1 + side
             return _NO_ROOM
         mem[at + IN + side] = max(mem[at + IN + side], end)
@@ -155,7 +156,7 @@ def _receive(
         # What a visitor should see is not all here yet.
         return _NOTHING
     else:
-        if kind == VISIT and not _visit(mem, at, side, begin, end, words, facts, other_words, other_facts, out):
+        if kind == VISIT and not _visit(mem, at, side, begin, end, words, facts, other_words, other_facts, out, tests):
             mem[at + AT_HAND] = 1 + side
             return _NO_ROOM
         if onward >= 0:
@@ -197,16 +198,17 @@ def _move_on(mem: I64, me: int, side: int) -> bool:
 
 @kernel
 def handshake_node(
-    crew: I64, me: int, mem: I64, words_r: Array, facts_r: Array, words_s: Array, facts_s: Array, out: Array
-) -> int:
+    crew: I64, me: int, mem: I64, words_r: Array, facts_r: Array, words_s: Array, facts_s: Array, out: Array,
+    tests: NodeTests,
+) -> int:  # fmt: skip
     """Node `me` until both flows have ended: DONE, or FULL when its results must be taken before it goes on."""
     at = node_at(me)
     tries = 0
     while not (mem[at + ENDED] and mem[at + ENDED + 1]):
-        worked = _receive(mem, me, 0, words_r, facts_r, words_s, facts_s, out)
+        worked = _receive(mem, me, 0, words_r, facts_r, words_s, facts_s, out, tests)
         if worked == _NO_ROOM:
             return FULL
-        code = _receive(mem, me, 1, words_s, facts_s, words_r, facts_r, out)
+        code = _receive(mem, me, 1, words_s, facts_s, words_r, facts_r, out, tests)
         if code == _NO_ROOM:
             return FULL
         moved = _move_on(mem, me, 0)

@@ -32,6 +32,7 @@ PUNCTUATES = 11  # 1: the ends keep high-water marks
 FINISHED = 12  # nodes that are done
 RING_WORDS = 13  # from one ring to the next
 SLEEPS = 14  # microseconds that a node without messages sleeps at the most, until its bell rings; 0: it naps
+UNDECIDED = 15  # 1: some results may not satisfy the residual, and all are to be tested
 MARKS = 16  # per side, a line each: the high-water mark, a place: all below is done, in every node
 COLLECTOR = 32  # a bell, and what the collector waits for: see AWAITED and ENOUGH
 HEAD_WORDS = 40

@@ -41,7 +41,7 @@ from streamjoin.handshake.kernels.links import (
     rest,
     send,
 )
-from streamjoin.handshake.kernels.meet import WORD, meet
+from streamjoin.handshake.kernels.meet import WORD, NodeTests, meet
 from streamjoin.handshake.kernels.spsc import first_slot, release
 from streamjoin.jit.flags import kernel
 from streamjoin.jit.machine import I64
@@ -104,8 +104,9 @@ def copies_until(mem: I64, me: int, side: int, slot: int) -> int:
 
 @kernel
 def meet_fresh(
-    mem: I64, me: int, slot: int, words: Array, facts: Array, other_words: Array, other_facts: Array, out: Array
-) -> bool:
+    mem: I64, me: int, slot: int, words: Array, facts: Array, other_words: Array, other_facts: Array, out: Array,
+    tests: NodeTests,
+) -> bool:  # fmt: skip
     """Side 0's tuples against those of side 1 that were on their way to the sender and have not been home."""
     if me == 0:
         return True
@@ -113,7 +114,7 @@ def meet_fresh(
     base = mem[BASES + 1]
     return meet(
         mem, at, 0, mem[slot + BEGIN], mem[slot + END], words, facts, other_facts,
-        other_words, max(mem[slot + REACHED] - base, 0), mem[at + IN + 1] - base, 1, base, me, out,
+        other_words, max(mem[slot + REACHED] - base, 0), mem[at + IN + 1] - base, 1, base, me, out, tests,
     )  # fmt: skip
 
 
@@ -144,7 +145,7 @@ def _store(mem: I64, me: int, side: int, slot: int, words: Array, copies: Array)
 @kernel
 def _receive(
     mem: I64, me: int, side: int, words: Array, facts: Array, other_words: Array, other_facts: Array,
-    copies: Array, other_copies: Array, out: Array,
+    copies: Array, other_copies: Array, out: Array, tests: NodeTests,
 ) -> int:  # fmt: skip
     slot = take_message(mem, me, side)
     if slot < 0:
@@ -157,12 +158,12 @@ def _receive(
         done = meet(
             mem, at, side, mem[slot + BEGIN], mem[slot + END], words, facts, other_facts,
             other_copies, column(mem, me, other, first), column(mem, me, other, last),
-            nodes, mem[COLUMNS + other] * nodes + me, nodes, out,
+            nodes, mem[COLUMNS + other] * nodes + me, nodes, out, tests,
         )  # fmt: skip
         if not done:
             return NO_ROOM
         mem[at + STAGE] = FRESH
-    if side == 0 and not meet_fresh(mem, me, slot, words, facts, other_words, other_facts, out):
+    if side == 0 and not meet_fresh(mem, me, slot, words, facts, other_words, other_facts, out, tests):
         return NO_ROOM
     _store(mem, me, side, slot, words, copies)
     finish_message(mem, me, side, slot)
@@ -172,7 +173,7 @@ def _receive(
 @kernel
 def llhj_node(
     crew: I64, me: int, mem: I64, words_r: Array, facts_r: Array, words_s: Array, facts_s: Array,
-    copies_r: Array, copies_s: Array, out: Array,
+    copies_r: Array, copies_s: Array, out: Array, tests: NodeTests,
 ) -> int:  # fmt: skip
     """Node `me` until both flows have ended: DONE, or FULL when its results must be taken before it goes on.
 
@@ -181,10 +182,10 @@ def llhj_node(
     at = node_at(me)
     tries = 0
     while not (mem[at + FLUSHED] and mem[at + FLUSHED + 1]):
-        worked = _receive(mem, me, 0, words_r, facts_r, words_s, facts_s, copies_r, copies_s, out)
+        worked = _receive(mem, me, 0, words_r, facts_r, words_s, facts_s, copies_r, copies_s, out, tests)
         if worked == NO_ROOM:
             return FULL
-        code = _receive(mem, me, 1, words_s, facts_s, words_r, facts_r, copies_s, copies_r, out)
+        code = _receive(mem, me, 1, words_s, facts_s, words_r, facts_r, copies_s, copies_r, out, tests)
         if code == NO_ROOM:
             return FULL
         if worked == WORKED or code == WORKED:

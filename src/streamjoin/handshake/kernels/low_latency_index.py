@@ -45,7 +45,7 @@ from streamjoin.handshake.kernels.low_latency import (
     meet_fresh,
     take_message,
 )
-from streamjoin.handshake.kernels.meet import LOW, SPAN, WORD, results_room, within, write_result
+from streamjoin.handshake.kernels.meet import LOW, SPAN, WORD, NodeTests, holds, results_room, within, write_result
 from streamjoin.jit.flags import kernel
 from streamjoin.jit.machine import I64
 from streamjoin.kernels.trees import hashed
@@ -89,8 +89,9 @@ def _prepare(mem: I64, me: int, side: int, slot: int, words: Array, columns: Arr
 
 @kernel
 def _write_matches(
-    mem: I64, me: int, side: int, slot: int, facts: Array, other_facts: Array, probes: I64, places: I64, out: Array
-) -> bool:
+    mem: I64, me: int, side: int, slot: int, facts: Array, other_facts: Array, probes: I64, places: I64, out: Array,
+    tests: NodeTests,
+) -> bool:  # fmt: skip
     """Write what the index found and the rules of the chain allow; False when the node's ring is full."""
     at = node_at(me)
     until = copies_until(mem, me, side, slot)
@@ -100,7 +101,11 @@ def _write_matches(
             return False
         m = mem[at + WRITTEN]
         own, other = mem[slot + BEGIN] + probes[m], places[m]
-        if other < until and within(facts, own - base, other_facts, other - other_base):
+        if (
+            other < until
+            and within(facts, own - base, other_facts, other - other_base)
+            and holds(mem, tests, side, own - base, other - other_base)
+        ):
             write_result(mem, at, side, own, other, out)
         mem[at + WRITTEN] = m + 1
     return True
@@ -117,7 +122,7 @@ receive: Callable[..., int] = _unbound
 
 def _receive(
     mem: I64, me: int, side: int, words: Array, facts: Array, other_words: Array, other_facts: Array,
-    left: I64, right: I64, columns: Array, probes: I64, places: I64, out: Array,
+    left: I64, right: I64, columns: Array, probes: I64, places: I64, out: Array, tests: NodeTests,
 ) -> int:  # fmt: skip
     slot = take_message(mem, me, side)
     if slot < 0:
@@ -127,7 +132,7 @@ def _receive(
         # What was looked up and what was found and is not written yet both survive a return.
         count = _prepare(mem, me, side, slot, words, columns)
         while True:
-            if not _write_matches(mem, me, side, slot, facts, other_facts, probes, places, out):
+            if not _write_matches(mem, me, side, slot, facts, other_facts, probes, places, out, tests):
                 return NO_ROOM
             if mem[at + LOOKED_UP] >= count:
                 break
@@ -147,7 +152,7 @@ def _receive(
         mem[at + PENDING] = 0
         mem[at + WRITTEN] = 0
         mem[at + STAGE] = FRESH
-    if side == 0 and not meet_fresh(mem, me, slot, words, facts, other_words, other_facts, out):
+    if side == 0 and not meet_fresh(mem, me, slot, words, facts, other_words, other_facts, out, tests):
         return NO_ROOM
     mem[at + STAGE] = STORE
     finish_message(mem, me, side, slot)
@@ -156,18 +161,18 @@ def _receive(
 
 def _node(
     crew: I64, me: int, mem: I64, words_r: Array, facts_r: Array, words_s: Array, facts_s: Array,
-    left: I64, right: I64, columns: Array, probes: I64, places: I64, out: Array,
+    left: I64, right: I64, columns: Array, probes: I64, places: I64, out: Array, tests: NodeTests,
 ) -> int:  # fmt: skip
     at = node_at(me)
     tries = 0
     while not (mem[at + FLUSHED] and mem[at + FLUSHED + 1]):
         worked = receive(
-            mem, me, 0, words_r, facts_r, words_s, facts_s, left, right, columns, probes, places, out
+            mem, me, 0, words_r, facts_r, words_s, facts_s, left, right, columns, probes, places, out, tests
         )  # fmt: skip
         if worked > WORKED:
             return FULL if worked == NO_ROOM else worked
         code = receive(
-            mem, me, 1, words_s, facts_s, words_r, facts_r, left, right, columns, probes, places, out
+            mem, me, 1, words_s, facts_s, words_r, facts_r, left, right, columns, probes, places, out, tests
         )  # fmt: skip
         if code > WORKED:
             return FULL if code == NO_ROOM else code

@@ -1,13 +1,16 @@
-"""Tuples that arrive at a node against what lies there: a blocked scan, the exact window test, the node's results.
+"""Tuples that arrive at a node against what lies there: a blocked scan, the exact tests, the node's results.
 
 Blocks of stored words stay in the first-level cache while all arriving tuples are compared with them, as in
 `nested`; a (tuple, block) without a match costs one vectorised count. Whether a pair that matches is within its
 windows is tested for each, whichever of the two came later: the chain only makes sure that every pair that could
-be meets once. Results go to a ring of the node's own. Invariant: a scan that returns False has written whole
-(tuple, block)s, and goes on behind them when it is called again with the same arguments.
+be meets once. So is the residual, if it has a program (`kernels.conditions`), with the rows in both logs; without terms
+to scan for, its program runs over blocks. Results go to a ring of the node's own. Invariant: a scan that returns False
+has written whole (tuple, block)s, and goes on behind them when it is called again with the same arguments.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from streamjoin._arrays import Array
 from streamjoin.handshake.kernels.links import (
@@ -21,12 +24,16 @@ from streamjoin.handshake.kernels.links import (
     RESULTS_TAIL,
     SEQ,
     TERMS,
+    UNDECIDED,
     UPTO,
 )
 from streamjoin.jit.atomics import load, store
 from streamjoin.jit.flags import kernel
 from streamjoin.jit.machine import I64, borrow
 from streamjoin.kernels.batch.nested import BLOCK, count_one, count_two
+from streamjoin.kernels.conditions import BLOCK as TESTED
+from streamjoin.kernels.conditions import RESULT as PROGRAM_RESULT
+from streamjoin.kernels.conditions import load_block, test_block
 
 # Rows of a log's words: two terms' words, low ends and widths, all unsigned.
 WORD = 0
@@ -39,6 +46,16 @@ _PIECE = 64
 
 # A result: both places.
 RESULT = 2
+
+
+class NodeTests(NamedTuple):
+    """How a node tests the residual, by the side that arrives; empty programs test nothing."""
+
+    programs: tuple[I64, I64]
+    rows: tuple[I64, I64]
+    """Of each side's log, what the programs read."""
+    registers: tuple[I64, I64]
+    """The node's own."""
 
 
 @kernel
@@ -69,6 +86,60 @@ def write_result(mem: I64, at: int, side: int, own: int, other: int, out: Array)
 
 
 @kernel
+def holds(mem: I64, tests: NodeTests, side: int, i: int, j: int) -> bool:
+    """Whether row i of one side's log and row j of the other's satisfy the residual, or that is undecided."""
+    program, registers = tests.programs[side], tests.registers[side]
+    if program.size == 0:
+        return True
+    load_block(program, tests.rows[1 - side], j, 1, 1, registers)
+    hits = test_block(program, tests.rows[side][i], 1, registers)
+    if hits < 0:
+        store(mem, UNDECIDED, 1)
+    return hits != 0
+
+
+@kernel
+def _meet_tested(
+    mem: I64, at: int, side: int, probes_begin: int, probes_end: int, facts: Array, other_facts: Array, begin: int,
+    end: int, stride: int, first: int, homes_below: int, out: Array, tests: NodeTests,
+) -> bool:  # fmt: skip
+    """`meet` by the residual alone."""
+    program, registers, rows = tests.programs[side], tests.registers[side], borrow(tests.rows[side])
+    result = registers[program[0, PROGRAM_RESULT]]
+    base, other_base, nodes = mem[BASES + side], mem[BASES + 1 - side], mem[NODES]
+    facts, other_facts = borrow(facts), borrow(other_facts)
+    block, probe = begin, probes_begin
+    if mem[at + AT_BLOCK] >= 0:
+        block, probe = mem[at + AT_BLOCK], mem[at + AT_PROBE]
+    else:
+        mem[at + COMPARED] += (end - begin) * (probes_end - probes_begin)
+    while block < end:
+        count = min(TESTED, end - block)
+        load_block(program, tests.rows[1 - side], first + stride * block - other_base, stride, count, registers)
+        for p in range(probe, probes_end):
+            hits = test_block(program, rows[p - base], count, registers)
+            if hits == 0:
+                continue
+            if results_room(mem, at, out) < (count if hits < 0 else hits):
+                mem[at + AT_BLOCK], mem[at + AT_PROBE] = block, p
+                return False
+            if hits < 0:
+                store(mem, UNDECIDED, 1)
+            for k in range(count):
+                place = first + stride * (block + k)
+                if (
+                    (hits < 0 or result[k] != 0)
+                    and place % nodes < homes_below
+                    and within(facts, p - base, other_facts, place - other_base)
+                ):
+                    write_result(mem, at, side, p, place, out)
+        block += count
+        probe = probes_begin
+    mem[at + AT_BLOCK] = -1
+    return True
+
+
+@kernel
 def meet(
     mem: I64,
     at: int,
@@ -85,6 +156,7 @@ def meet(
     first: int,
     homes_below: int,
     out: Array,
+    tests: NodeTests,
 ) -> bool:
     """Compare places probes_begin to probes_end of `side` with rows begin to end of the other side's `stored` words.
 
@@ -92,8 +164,13 @@ def meet(
     """
     if begin >= end or probes_begin >= probes_end:
         return True
-    unsigned = words.dtype.type
     terms = mem[TERMS]
+    if terms == 0 and tests.programs[side].size > 0:
+        return _meet_tested(
+            mem, at, side, probes_begin, probes_end, facts, other_facts, begin, end, stride, first, homes_below, out,
+            tests,
+        )  # fmt: skip
+    unsigned = words.dtype.type
     nodes = mem[NODES]
     base, other_base = mem[BASES + side], mem[BASES + 1 - side]
     words1 = borrow(stored[WORD])
@@ -136,7 +213,11 @@ def meet(
                     if terms > 1 and unsigned(words2[j] - lo2) > span2:
                         continue
                     place = first + stride * j
-                    if place % nodes < homes_below and within(facts, i, other_facts, place - other_base):
+                    if (
+                        place % nodes < homes_below
+                        and within(facts, i, other_facts, place - other_base)
+                        and holds(mem, tests, side, i, place - other_base)
+                    ):
                         write_result(mem, at, side, p, place, out)
         block = stop
         probe = probes_begin

@@ -74,6 +74,11 @@ class Flow(ABC):
     def take(self, oldest: SentChunk) -> TakenPairs | None:
         """The next pairs; None if there are none for a while, and `oldest` is not complete; the collector's."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether all pairs taken so far satisfy the residual; the collector's."""
+        return False
+
     @abstractmethod
     def reached(self, sent: SentChunk) -> bool:
         """Whether all pairs of the oldest open chunk were among those taken; the collector's."""

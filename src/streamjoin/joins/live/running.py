@@ -408,8 +408,9 @@ class Collector:
         begins = np.fromiter((sent.begin for sent in self._run.open), np.int64, len(self._run.open))
         numbers = np.searchsorted(begins, pairs.later, side="right") - 1
         chosen, places = np.unique(numbers, return_inverse=True)
+        holds = self._flow.holds
         tested = [
-            self._operator.tested(self._run.open[int(number)], pairs.later[places == i], pairs.seqs[places == i])
+            self._operator.tested(self._run.open[int(number)], pairs.later[places == i], pairs.seqs[places == i], holds)
             for i, number in enumerate(chosen)
         ]
         return together([TakenPairs(*piece) for piece in tested])

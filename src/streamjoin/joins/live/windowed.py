@@ -206,11 +206,11 @@ class LiveOperator(Operator):
             return ResultRows(table, later >> 1, seqs << 1 | later & 1, arrived)
         return ResultRows(table, later, seqs, arrived)
 
-    def tested(self, sent: SentChunk, later: Array, seqs: Array) -> tuple[Array, Array]:
+    def tested(self, sent: SentChunk, later: Array, seqs: Array, holds: bool) -> tuple[Array, Array]:
         """The pairs of a chunk's tuples for which the conditions hold that the flow has not decided."""
         if sent.refine is None:
             return later, seqs
-        probes, seqs = sent.refine(later - sent.begin, seqs)
+        probes, seqs = sent.refine(later - sent.begin, seqs, holds)
         return probes + sent.begin, seqs
 
     @property
