@@ -19,21 +19,22 @@ from streamjoin.handshake.chain import SLEEPS_LEAVING_US, SLEEPS_US, Chain, Copi
 from streamjoin.handshake.kernels.collect import (
     COLLECT,
     COLLECTED_WORDS,
-    HEAP_ROW,
-    MOST_HELD,
     OVERFLOWED,
     PUNCTUATE,
     PUNCTUATIONS,
-    SORT,
     WRITTEN,
     collect,
+    gate_of,
+    take_results,
 )
 from streamjoin.handshake.kernels.handshake import handshake_node
 from streamjoin.handshake.kernels.links import (
     COMPARED,
     DUE,
     EXPIRED,
+    FINISHED,
     FULL,
+    GATE,
     IN,
     OUT,
     PLACES,
@@ -48,13 +49,16 @@ from streamjoin.handshake.kernels.low_latency import llhj_node
 from streamjoin.handshake.low_latency import NodeIndexes
 from streamjoin.indexes.base import ticks_per_ns
 from streamjoin.jit.crew import stopped
+from streamjoin.joins.live.flow import HeldPairs, TakenPairs
+from streamjoin.kernels.trees.entries import LARGEST
 from streamjoin.kernels.trees.task import read_cycles
 from streamjoin.windows.crew import Crew
 
 I64 = npt.NDArray[np.int64]
 
 HANDSHAKE, LOW_LATENCY = "handshake", "low_latency_handshake"
-MODES = {"collect": COLLECT, "punctuate": PUNCTUATE, "sort": SORT}
+MODES = {"collect": COLLECT, "punctuate": PUNCTUATE}
+_MOST_TAKEN = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class ChainRun:
         output: str = "collect",
         index: str | None = None,
     ) -> None:
-        self._system, self._stream, self._mode = system, stream, MODES[output]
+        self._system, self._stream, self._output = system, stream, output
         passes, punctuates = system == LOW_LATENCY, output != "collect"
         self._chain = Chain(nodes, stream.dtype, stream.terms, batch=batch, punctuates=punctuates, passes=passes)
         stream.fill(self._chain.logs)
@@ -94,6 +98,7 @@ class ChainRun:
         self._copies = Copies(self._chain, stream.dtype) if system == LOW_LATENCY and index is None else None
         self._indexes = NodeIndexes(self._chain, index, stream.windows, {}) if index else None
         self._crew = Crew(nodes + 2, PLACES)
+        self._most_held = 0
         self._fill()
 
     def run(self, *, paced: bool, most: int = 1 << 20) -> Outcome:
@@ -101,27 +106,18 @@ class ChainRun:
         chain, stream, nodes = self._chain, self._stream, self._chain.nodes
         facts_r, facts_s = (log.facts[: log.count] for log in chain.logs)
         out, told = np.zeros((most, 3), np.int64), np.zeros(COLLECTED_WORDS, np.int64)
-        punctuations, heap = np.zeros((most, 2), np.int64), np.zeros((most, HEAP_ROW), np.int64)
+        punctuations = np.zeros((most, 2), np.int64)
         ended = np.zeros(nodes, np.int64)
 
         def step(k: int) -> None:
             if k == nodes:
                 begin = stream.filled
                 drive(self._crew.words, k, chain.mem, stream.is_right, facts_r, facts_s, begin, begin, paced, True)
+            elif k > nodes and self._output == "sort":
+                self._most_held = self._sort(out, punctuations, told)
             elif k > nodes:
-                collect(
-                    self._crew.words,
-                    k,
-                    chain.mem,
-                    self._mode,
-                    chain.results,
-                    facts_r,
-                    facts_s,
-                    out,
-                    punctuations,
-                    heap,
-                    told,
-                )
+                mode = MODES[self._output]
+                collect(self._crew.words, k, chain.mem, mode, chain.results, facts_r, facts_s, out, punctuations, told)
             else:
                 while self._node(k) == FULL and not stopped(self._crew.words):
                     time.sleep(0)
@@ -137,7 +133,43 @@ class ChainRun:
             self._crew.close()
         if told[OVERFLOWED]:
             raise RuntimeError(f"{told[OVERFLOWED]} results more than the {most} that the collector has room for")
-        return self._outcome(out[: told[WRITTEN]], punctuations[: told[PUNCTUATIONS]], told, int(ended.max()))
+        return self._outcome(out[: told[WRITTEN]], punctuations[: told[PUNCTUATIONS]], int(ended.max()))
+
+    def _sort(self, out: I64, punctuations: I64, told: I64) -> int:
+        """Collect as sj.live does for ordered output; returns the most results that waited for a punctuation."""
+        chain, held = self._chain, HeldPairs(self_join=False)
+        facts_r, facts_s = (log.facts[: log.count] for log in chain.logs)
+        taken, marks = np.empty((_MOST_TAKEN, 2), np.int64), np.zeros(2, np.int64)
+        bound, everything = 0, False
+        while not everything and not stopped(self._crew.words):
+            ended = chain.mem[FINISHED] == chain.nodes
+            count = take_results(chain.mem, chain.results, taken, marks, False)
+            held.add(TakenPairs(*chain.as_pairs(taken[:count])))
+            everything = ended and not count
+            reached = min(gate_of(marks[0], chain.mem, 0, facts_r), gate_of(marks[1], chain.mem, 1, facts_s))
+            if everything or reached > bound:
+                self._write(held.take(LARGEST if everything else reached), out, told)
+                punctuations[told[PUNCTUATIONS]] = told[WRITTEN], reached
+                told[PUNCTUATIONS] += 1
+                bound = reached
+            elif not count:
+                time.sleep(0)
+        return held.most
+
+    def _write(self, pairs: TakenPairs, out: I64, told: I64) -> None:
+        """Write sorted results as places of both sides, and when."""
+        left, right = self._chain.logs
+        gates = [log.facts[: log.count, GATE] for log in (left, right)]
+        places = [np.searchsorted(own, pairs.later) for own in gates]
+        left_later = np.isin(pairs.later, gates[0])
+        begin = int(told[WRITTEN])
+        end = min(begin + pairs.later.size, len(out))
+        told[OVERFLOWED] += begin + pairs.later.size - end
+        n = end - begin
+        out[begin:end, 0] = np.where(left_later, places[0], left.place_of(pairs.seqs))[:n]
+        out[begin:end, 1] = np.where(left_later, right.place_of(pairs.seqs), places[1])[:n]
+        out[begin:end, 2] = read_cycles()
+        told[WRITTEN] = end
 
     def _node(self, k: int) -> int:
         chain = self._chain
@@ -149,7 +181,7 @@ class ChainRun:
             )
         return handshake_node(self._crew.words, k, chain.mem, *chain.columns(), chain.results[k], chain.tests(k))
 
-    def _outcome(self, rows: I64, punctuations: I64, told: I64, ended: int) -> Outcome:
+    def _outcome(self, rows: I64, punctuations: I64, ended: int) -> Outcome:
         left, right = (log.facts for log in self._chain.logs)
         r, s = left[rows[:, 0]], right[rows[:, 1]]
         due = np.where(r[:, SEQ] < s[:, UPTO], s[:, DUE], r[:, DUE])
@@ -159,7 +191,7 @@ class ChainRun:
             (rows[:, 2] - start - due) / second,
             due / second,
             punctuations,
-            int(told[MOST_HELD]),
+            self._most_held,
             (ended - start) / second,
             self._chain.node_words(COMPARED).copy(),
         )

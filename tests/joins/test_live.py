@@ -670,6 +670,23 @@ def test_metrics_tell_rates_queues_and_latencies_by_stage() -> None:
         assert "behind one driver thread; output in result order" in join.explain()
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_ordered_output_waits_for_punctuations_and_says_how_much(ordered: bool) -> None:
+    spec = dataclasses.replace(TIMED, order="arrival")
+    with sj.live(spec, "low_latency_handshake", 2, ordered=ordered, **SCHEMAS) as join:
+        join.on_rows(lambda rows: None)
+        left, right = join.source("left"), join.source("right")
+        for number in range(20):
+            left.push(at(number))
+            right.push(at(number))
+        join.close()
+        assert join.wait(60)
+        figures = join.metrics()
+    assert figures["rows"] == 400
+    assert figures["unsorted_rows"] == 0
+    assert 0 < figures["most_unsorted_rows"] <= 400 if ordered else figures["most_unsorted_rows"] == 0
+
+
 @pytest.mark.parametrize("algorithm", ["scalejoin", "low_latency_handshake", "pim_parallel"])
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
 def test_joins_with_threads_of_their_own_tell_latencies_by_stage_as_well(algorithm: str, order: str) -> None:

@@ -1,10 +1,8 @@
-"""The result stream of a chain of nodes: collected, punctuated, sorted (LLHJ paper, sections 5 and 6).
+"""The result stream of a chain of nodes: collected and punctuated (LLHJ paper, sections 5 and 6.1).
 
 The collector reads both high-water marks, then empties every node's ring, and may then emit a punctuation: nothing
 earlier than the lower mark will follow. This order is required, since all results from before the marks were raised
-are then in the rings. Sorted output waits in a heap for its punctuation. Invariant: a result leaves the heap only if
-no earlier one can follow, so the output is in result order, by the later tuple and then the earlier. A result is
-stamped when it is written out.
+are then in the rings. Sorted output (section 6.2) waits for its punctuation in `joins.live.flow.HeldPairs`.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from streamjoin.jit.flags import kernel
 from streamjoin.jit.machine import I64, cycles
 from streamjoin.kernels.trees.entries import LARGEST
 
-COLLECT, PUNCTUATE, SORT = range(3)
+COLLECT, PUNCTUATE = range(2)
 
 # The collector looks again after this many microseconds: nodes that yield between two steps may miss that it sleeps.
 _SLEEP_US = 1_000
@@ -44,95 +42,26 @@ _SLEEP_US = 1_000
 # The collector's counters.
 WRITTEN = 0
 PUNCTUATIONS = 1
-MOST_HELD = 2  # results in the heap at a time
-OVERFLOWED = 3  # results that did not fit the output or the heap
-COLLECTED_WORDS = 4
-
-# A row of the heap: gate position of the later tuple, stream position of the earlier, the result.
-HEAP_ROW = 4
+OVERFLOWED = 2  # results that did not fit the output
+COLLECTED_WORDS = 3
 
 
 @kernel
-def _gate_of(mem: I64, side: int, facts: Array) -> int:
-    """The gate position below which a side is done."""
-    row = load(mem, MARKS + 8 * side) - mem[BASES + side]
+def gate_of(mark: int, mem: I64, side: int, facts: Array) -> int:
+    """The gate position below which a side is done, up to a high-water mark."""
+    row = mark - mem[BASES + side]
     return LARGEST if row >= facts.shape[0] else int(facts[row, GATE])
 
 
 @kernel
-def _before(heap: I64, a: int, b: int) -> bool:
-    if heap[a, 0] != heap[b, 0]:
-        return bool(heap[a, 0] < heap[b, 0])
-    return bool(heap[a, 1] < heap[b, 1])
-
-
-@kernel
-def _swap(heap: I64, a: int, b: int) -> None:
-    for word in range(HEAP_ROW):
-        heap[a, word], heap[b, word] = heap[b, word], heap[a, word]
-
-
-@kernel
-def _rise(heap: I64, row: int) -> None:
-    while row > 0 and _before(heap, row, (row - 1) >> 1):
-        _swap(heap, row, (row - 1) >> 1)
-        row = (row - 1) >> 1
-
-
-@kernel
-def _sink(heap: I64, size: int) -> None:
-    row = 0
-    while 2 * row + 1 < size:
-        least = 2 * row + 1
-        if least + 1 < size and _before(heap, least + 1, least):
-            least += 1
-        if not _before(heap, least, row):
-            return
-        _swap(heap, row, least)
-        row = least
-
-
-@kernel
-def _push(mem: I64, facts_r: Array, facts_s: Array, row: Array, heap: I64, size: int) -> int:
-    """Put a result into the heap by its place in result order; returns the heap's size."""
-    r, s = row[0] - mem[BASES], row[1] - mem[BASES + 1]
-    right_later = facts_r[r, SEQ] < facts_s[s, UPTO]
-    heap[size, 0] = facts_s[s, GATE] if right_later else facts_r[r, GATE]
-    heap[size, 1] = facts_r[r, SEQ] if right_later else facts_s[s, SEQ]
-    heap[size, 2] = row[0]
-    heap[size, 3] = row[1]
-    _rise(heap, size)
-    return size + 1
-
-
-@kernel
-def _pop_until(heap: I64, size: int, before: int, out: Array, counts: I64) -> int:
-    """Write the results that no earlier one can follow; returns the heap's size."""
-    while size > 0 and heap[0, 0] < before and counts[WRITTEN] < out.shape[0]:
-        out[counts[WRITTEN], 0] = heap[0, 2]
-        out[counts[WRITTEN], 1] = heap[0, 3]
-        out[counts[WRITTEN], 2] = cycles()
-        counts[WRITTEN] += 1
-        size -= 1
-        _swap(heap, 0, size)
-        _sink(heap, size)
-    return size
-
-
-@kernel
-def _vacuum(
-    mem: I64, k: int, mode: int, results: Array, facts_r: Array, facts_s: Array, out: Array, heap: I64, size: int,
-    counts: I64,
-) -> int:  # fmt: skip
-    """Empty node k's ring into the output or the heap; returns the heap's size."""
+def _vacuum(mem: I64, k: int, results: Array, out: Array, counts: I64) -> None:
+    """Empty node k's ring into the output; a result is stamped when it is written out."""
     at = node_at(k)
     ring = results[k]
     head, tail = mem[at + RESULTS_HEAD], load(mem, at + RESULTS_TAIL)
     for position in range(head, tail):
         row = ring[position & (ring.shape[0] - 1)]
-        if mode == SORT and size < heap.shape[0]:
-            size = _push(mem, facts_r, facts_s, row, heap, size)
-        elif mode != SORT and counts[WRITTEN] < out.shape[0]:
+        if counts[WRITTEN] < out.shape[0]:
             out[counts[WRITTEN], 0] = row[0]
             out[counts[WRITTEN], 1] = row[1]
             out[counts[WRITTEN], 2] = cycles()
@@ -141,16 +70,14 @@ def _vacuum(
             counts[OVERFLOWED] += 1
     if tail > head:
         store(mem, at + RESULTS_HEAD, tail)
-    return size
 
 
 @kernel
 def collect(
     crew: I64, me: int, mem: I64, mode: int, results: Array, facts_r: Array, facts_s: Array,
-    out: Array, punctuations: Array, heap: I64, counts: I64,
+    out: Array, punctuations: Array, counts: I64,
 ) -> None:  # fmt: skip
     """Collect until every node is done. A punctuation is (results before it, bound below which none follows)."""
-    size = 0
     last_bound = 0
     tries = 0
     ended = False
@@ -158,13 +85,12 @@ def collect(
         ended = load(mem, FINISHED) == mem[NODES]
         before = 0
         if mode != COLLECT:
-            before = min(_gate_of(mem, 0, facts_r), _gate_of(mem, 1, facts_s))
-        done, held = counts[WRITTEN], size
+            marks = load(mem, MARKS), load(mem, MARKS + 8)
+            before = min(gate_of(marks[0], mem, 0, facts_r), gate_of(marks[1], mem, 1, facts_s))
+        done = counts[WRITTEN]
         for k in range(mem[NODES]):
-            size = _vacuum(mem, k, mode, results, facts_r, facts_s, out, heap, size, counts)
-        counts[MOST_HELD] = max(counts[MOST_HELD], size)
-        busy = counts[WRITTEN] > done or size > held
-        size = _pop_until(heap, size, LARGEST if ended else before, out, counts)
+            _vacuum(mem, k, results, out, counts)
+        busy = counts[WRITTEN] > done
         if before > last_bound and counts[PUNCTUATIONS] < punctuations.shape[0]:
             punctuations[counts[PUNCTUATIONS], 0] = counts[WRITTEN]
             punctuations[counts[PUNCTUATIONS], 1] = before

@@ -102,16 +102,22 @@ class Flow(ABC):
 
 
 class HeldPairs:
-    """Pairs that were found and wait until all before them are."""
+    """Pairs that were found and wait until all before them are: the sorting operator of the LLHJ paper, section 6.2.
+
+    A punctuation lets out what lies before it, so only what was found since the one before it waits, and is sorted.
+    """
 
     def __init__(self, self_join: bool) -> None:
         self._self_join = self_join
         self._pieces: list[TakenPairs] = []
+        self.most = 0
+        """The most pairs that have waited at a time."""
 
     def add(self, pairs: TakenPairs) -> None:
         """Hold some more."""
         if pairs.later.size:
             self._pieces.append(pairs)
+            self.most = max(self.most, self.size)
 
     @property
     def size(self) -> int:

@@ -364,7 +364,11 @@ class Live:
         """
         self._check_process()
         runner = self._runner
-        figures: dict[str, Any] = {"unsorted_rows": 0, **({} if runner is None else runner.metrics())}
+        figures: dict[str, Any] = {
+            "unsorted_rows": 0,
+            "most_unsorted_rows": 0,
+            **({} if runner is None else runner.metrics()),
+        }
         output = self._broadcast.figures()
         with self._lock:
             tuples = list(self._gone_tuples)

@@ -523,6 +523,7 @@ class FlowRunner:
             "queued": queued,
             "gate": in_gate,
             "unsorted_rows": self._collector.unsorted.size,
+            "most_unsorted_rows": self._collector.unsorted.most,
             "open_tuples": sent - self._collector.delivered[0],
             "bytes": gate_bytes + stored + self._flow.nbytes,
             "seconds": seconds,
