@@ -13,6 +13,7 @@ from benchmarks.product.live_latency import LiveLatency
 from benchmarks.product.live_papers import LivePapers
 from benchmarks.product.live_rate import LiveRate
 from benchmarks.product.live_soak import LiveSoak, soak
+from benchmarks.product.live_threads import LiveThreads
 from tests.benchmarks.invented import invented
 from tests.deadlock import no_deadlock
 
@@ -20,11 +21,14 @@ FIGURES: dict[str, Any] = {
     "mean_ms": 0.9, "p50_ms": 0.9, "p99_ms": 4.5, "max_ms": 80.0, "rows_per_tuple": 0.7, "tuples": 1e6,
     "tuples_per_s": 1e5, "most_tuples_per_s": 2e5, "sustained": True,
     "open_push_ms": 0.1, "hand_over_ms": 0.1, "times_least": 3.0,
+    "per_busiest_s": 1e8, "processor_ns": 1.5,
     "rss_mb": [200.0, 209.0, 230.0], "memory": [(1.0, 200.0), (2.0, 209.0)],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("experiment", [LiveLatency(), LivePapers(), LiveRate(), LiveSoak()], ids=lambda e: e.title)
+@pytest.mark.parametrize(
+    "experiment", [LiveLatency(), LivePapers(), LiveRate(), LiveSoak(), LiveThreads()], ids=lambda e: e.title
+)
 def test_grids_verdicts_and_pictures(experiment: Experiment) -> None:
     for quick in (True, False):
         cells = list(experiment.cells(quick))
@@ -61,6 +65,9 @@ def test_a_small_run_of_each_kind(tmp_path: Path) -> None:
         windows = {"window_r": 0.2, "window_s": 0.2}
         papers = LivePapers().run({"system": "handshake", "workers": 1, "batch": 64, **windows}, context)
         assert papers["rows"] > 0
+        threads = LiveThreads()
+        for cell in threads.cells(quick=True):
+            assert threads.run(cell, context)["per_busiest_s"] > 0
         rate = LiveRate()
         rows = [rate.run({**cell, "tuples": 1 << 13, "window": 1 << 9}, context) for cell in rate.cells(True)]
         assert all(0.6 < row["rows_per_tuple"] < 0.9 for row in rows)
