@@ -20,7 +20,16 @@ from streamjoin.scalejoin.live_gate import GateIntake
 from tests.deadlock import no_deadlock
 
 SPEC = sj.JoinSpec(on=sj.Band("x", "x", 2) & sj.Equi("k"), window=sj.TimeWindow(20), time="t", order="event_time")
-TYPES = pa.schema([("id", pa.int64()), ("t", pa.int64()), ("x", pa.float64()), ("k", pa.int16())])
+TYPES = pa.schema(
+    [
+        ("z", pa.string()),
+        ("id", pa.int64()),
+        ("t", pa.int64()),
+        ("x", pa.float64()),
+        ("b", pa.bool_()),
+        ("k", pa.int16()),
+    ]
+)
 SOURCES = 8
 
 
@@ -40,16 +49,19 @@ def intake_of(join: sj.Live) -> GateIntake:
 def rows_of(times: Iterable[int], first: int = 0) -> pa.Table:
     """Tuples that match all others, at these times, numbered from `first` on."""
     t = np.array([*times], np.int64)
-    return pa.table(
-        {"id": np.arange(first, first + t.size), "t": t, "x": np.zeros(t.size), "k": np.zeros(t.size, np.int16)}
-    )
+    ids = np.arange(first, first + t.size)
+    columns = {"z": [f"row {n}" for n in ids], "id": ids, "t": t, "x": np.zeros(t.size), "b": ids % 2 == 0}
+    return pa.table({**columns, "k": np.zeros(t.size, np.int16)}, schema=TYPES)
 
 
 def stream(rng: np.random.Generator, source: int, n: int, lateness: int) -> pa.Table:
     """The tuples of one source."""
     t = np.sort(rng.integers(0, 4 * n, n)) + rng.integers(-lateness, 2, n) + np.where(rng.random(n) < 0.02, -40, 0)
+    ids = np.arange(n) + source * n
     columns = {
-        "id": pa.array(np.arange(n) + source * n),
+        "z": pa.array([f"row {number}" for number in ids], mask=rng.random(n) < 0.1),
+        "b": pa.array(ids % 2 == 0, mask=ids % 5 == 0),
+        "id": pa.array(ids),
         "t": pa.array(t, mask=rng.random(n) < 0.02),
         "x": pa.array(rng.integers(0, 12, n).astype(np.float64), mask=rng.random(n) < 0.05),
         "k": pa.array(rng.integers(0, 3, n).astype(np.int16)),
@@ -113,7 +125,8 @@ def _pushed(spec: sj.JoinSpec, feeds: list[pa.Table], keys: list[tuple[str, str]
 
 
 def _pairs(rows: pa.Table | pa.RecordBatch) -> list[object]:
-    return list(zip(rows["id_left"].to_pylist(), rows["id_right"].to_pylist(), strict=True))
+    names = [f"{name}_{side}" for side in ("left", "right") for name in ("id", "z", "b")]
+    return list(zip(*(rows[name].to_pylist() for name in names), strict=True))
 
 
 def _late(rows: pa.Table) -> list[object]:

@@ -273,4 +273,41 @@ def test_groups_with_more_pairs_than_there_is_room_for(monkeypatch: pytest.Monke
     wanted = {(a, b) for a in range(2_000) for b in range(max(0, a - 20), min(2_000, a + 21))}
     assert len(pairs) == len(wanted)
     assert set(pairs) == wanted
-    assert TYPES.names[0] == "id"
+
+
+@pytest.mark.parametrize("type_", [pa.binary(20), pa.large_string(), pa.decimal128(30, 2), pa.bool_()])
+def test_rows_of_any_width_travel_by_number(type_: pa.DataType) -> None:
+    """Rings of few places, sources that come and go, and values that end with another length than they began."""
+    values = {pa.bool_(): [True, None], pa.binary(20): [b"z" * 20, None]}.get(type_, ["7" * 20, None, "1"])
+    types = TYPES.append(pa.field("wide", type_))
+    n = 2 * inlets.RING
+
+    def rows(begin: int, end: int) -> pa.Table:
+        cells = pa.array([values[i % len(values)] for i in range(begin, end)])
+        return rows_of(range(begin, end), first=begin).append_column(types.field("wide"), cells.cast(type_))
+
+    spec = sj.JoinSpec(on=sj.Band("t", "t", 0), window=sj.CountWindow(100), time="t", order="event_time")
+    with no_deadlock(), sj.live(spec, "scalejoin", 3, left_schema=types, right_schema=types) as join:
+        intake_of(join)
+        for begin, end in ((0, n), (n, n + 3), (n + 3, n + 500)):
+            sources = join.source("left", f"from {begin}"), join.source("right")
+            for source in sources:
+                source.push(rows(begin, end))
+                source.finish()
+        join.close()
+        found = pa.Table.from_batches(list(join))
+    wanted = rows(0, n + 500)
+    for side in ("left", "right"):
+        for name in ("id", "z", "b", "wide"):
+            assert found[f"{name}_{side}"].combine_chunks() == wanted[name].combine_chunks(), name
+
+
+def test_much_text_counts_for_the_limit_of_bytes() -> None:
+    with no_deadlock(), opened(queue_bytes=1 << 20) as join:
+        intake_of(join)
+        ahead, _ = join.source("left"), join.source("right", "behind")
+        text = pa.array(["z" * 50_000] * 10)
+        with pytest.raises(BackPressureError, match="waits for source 'behind'"):
+            for begin in range(0, 100, 10):
+                ahead.push(rows_of(range(begin, begin + 10)).set_column(0, "z", text), timeout=0.05)
+        join.stop()

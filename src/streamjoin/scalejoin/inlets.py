@@ -26,6 +26,8 @@ from streamjoin.joins.live.runner import Call
 from streamjoin.kernels.positions import ascends
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import StateError
+from streamjoin.model.large_columns import take_rows
+from streamjoin.scalejoin.carried import CarriedRows
 from streamjoin.scalejoin.gate import GateArena, SourceOrder
 from streamjoin.scalejoin.kernels import members
 from streamjoin.scalejoin.kernels.nodes import COUNT, EVER, LASTS, MISSING, N_SOURCES, NIL, SOURCE_WORDS, SOURCES
@@ -98,6 +100,7 @@ class GateInlets:
         self._order = SourceOrder(self.gate)
         self.mem[MISSING], self.mem[LASTS] = 1, 1
         self.bells = np.zeros(BELL_WORDS, np.int64)
+        self.carried = CarriedRows(self._schemas)
         self.sources = np.zeros((MOST_SOURCES + 1, SOURCE_FIELDS), np.int64)
         self.layouts = np.zeros((MOST_SOURCES + 1, max(map(len, self._schemas)), 4), np.int64)
         begin = int(self.mem[SOURCES]) + COUNT
@@ -234,6 +237,7 @@ class GateInlets:
         if call.event == "rest":
             return self._rest(inlet)
         if call.rows is not None:
+            self.carried.note(inlet.key[0], call.rows)
             inlet.tuples += call.rows.num_rows
             self.queued.add(np.array([time.monotonic_ns() - call.arrived], np.int64))
             return self._push(inlet, call.rows, call.arrived)
@@ -276,7 +280,7 @@ class GateInlets:
             rows = pa.concat_tables([inlet.held[0], rows])
             ticks, stamps = (np.concatenate(pair) for pair in zip(inlet.held[1:], (ticks, stamps), strict=True))
         order = np.argsort(ticks, kind="stable")
-        inlet.held = rows.take(pa.array(order)), ticks[order], stamps[order]
+        inlet.held = take_rows(rows, order), ticks[order], stamps[order]
         inlet.waiting += order.size
         return self._settle(inlet)
 
@@ -296,7 +300,7 @@ class GateInlets:
         if not ticks.size:
             move_clock(self.mem, self.bells, inlet.slot, clock)
             return True
-        block, columns = self._compiled.encode_side(inlet.key[0], rows)
+        block, columns = self._compiled.encode_side(inlet.key[0], self.carried.put(inlet.slot, inlet.key[0], rows))
         return self._feed(inlet, _Feed(columns, block, ticks, stamps, clock))
 
     def _feed(self, inlet: Inlet, tuples: _Feed) -> bool:

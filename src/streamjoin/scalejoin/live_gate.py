@@ -5,7 +5,7 @@ its own thread (`inlets.py`), and each processing thread is one compiled loop (`
 collector is one more reader of the first gate: it copies the rows that the threads compare into the stores, in gate
 order, takes matches from the second gate and gathers their rows. The intake's thread only takes up what found no room.
 
-This way is for event-time order, one or two exact terms and columns of fixed width; `shares.py` has the others.
+This way is for event-time order and one or two exact terms; `live.py` has the others.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from streamjoin.kernels.rows import NO_COLUMN
 from streamjoin.kernels.times import length_word
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import BackPressureError, StateError
+from streamjoin.scalejoin.carried import can_travel
 from streamjoin.scalejoin.gate import GateArena
 from streamjoin.scalejoin.inlets import GateInlets
 from streamjoin.scalejoin.join import ScaleJoin
@@ -40,6 +41,7 @@ from streamjoin.scalejoin.kernels.rings import (
     COLLECTORS_BELL,
     MOST_TERMS,
     READERS_BELL,
+    SIDE,
     await_results,
     copy_out,
     least_clock,
@@ -63,6 +65,7 @@ from streamjoin.scalejoin.kernels.scan import (
 )
 from streamjoin.windows.clock import NEVER
 from streamjoin.windows.interrupts import wait
+from streamjoin.windows.store import is_fixed
 
 _RESULT_RING = 1 << 13
 _BLOCK = 1 << 14
@@ -228,7 +231,9 @@ class GateIntake:
         self._inlets = flow.inlets
         self.queued, self.released = flow.inlets.queued, Histogram()
         stores = run.operator.stores
-        self._row_width = max(1, *(sum(f.type.bit_width // 8 for f in store.schema) for store in stores))
+        self._fixed_width = max(
+            1, *(sum(f.type.bit_width // 8 for f in store.schema if is_fixed(f.type)) for store in stores)
+        )
         self._reader = flow.threads
         self._most_rows, self._most_bytes = setup.queue_rows, setup.queue_bytes
         # Notified when there is room; the intake's thread is, when something waits for room.
@@ -268,6 +273,10 @@ class GateIntake:
         with self._room:
             self._admits = True
             self._room.notify_all()
+
+    @property
+    def _row_width(self) -> float:
+        return self._fixed_width + self._inlets.carried.row_bytes
 
     def _in_gates(self) -> int:
         """How many tuples are in the gate and not stored."""
@@ -372,8 +381,9 @@ class GateIntake:
                     break
                 store = stores[column & 1]
                 store.mark_nulls([store.schema.names[column >> 1]])
-            for store, count in zip(stores, counts.tolist(), strict=True):
-                store.include({}, count - store.count)
+            carried = inlets.carried.take(slots[:n], inlets.sources[slots[:n], SIDE])
+            for store, count, columns in zip(stores, counts.tolist(), carried, strict=True):
+                store.include(columns, count - store.count)
             operator.expire()
         release(inlets.mem, self._reader, head)
         self.released.add(time.monotonic_ns() - arrived)
@@ -387,7 +397,7 @@ class GateIntake:
         """The number of tuples in front of the gate and in it, and the bytes of the former."""
         self._run.counts.tuples_left, self._run.counts.tuples_right = self._inlets.tuples
         waiting = self._inlets.waiting
-        return waiting, self._in_gates(), waiting * self._row_width
+        return waiting, self._in_gates(), int(waiting * self._row_width)
 
 
 def _set_aside(run: Run, side: int, source: str, reason: str, rows: pa.Table) -> None:
@@ -409,7 +419,7 @@ def gated(setup: Setup, operator: LiveOperator, join: ScaleJoin) -> FlowRunner |
         and join.shares.scans
         and 1 <= len(bound.terms) <= MOST_TERMS
         and not operator.tests
-        and not any(store.arrow_names or not store.schema.names for store in operator.stores)
+        and all(store.schema.names and can_travel(store.schema) for store in operator.stores)
     )
     if compiled is None or not is_plain:
         return None

@@ -4,7 +4,8 @@ A tuple is written at the place of its node before the node is linked, and the n
 has passed it: so a place is written by one thread, read by those that see the node, and never both at once. Sources
 share nothing but the gate, and nothing here needs the interpreter.
 
-A place holds a line of words, which all threads compare, and the columns of the row. A table tells by source where its
+A place holds a line of words, which all threads compare, and the row's columns of fixed width; `carried.py` has the
+others, which have a width of 0 here. A table tells by source where its
 lines begin, and its side. Readers that find nothing sleep; a source that makes more tuples ready rings for them.
 """
 
@@ -92,6 +93,8 @@ def _write_lines(lines: int, place: int, block: Array, terms: int, arrived: I64,
 @kernel
 def _write_columns(columns: Array, layout: Array, begin: int, n: int, place: int) -> None:
     for j in range(layout.shape[0]):
+        if layout[j, WIDTH] == 0:
+            continue
         validity, bit, step = columns[j, VALIDITY], columns[j, BIT], layout[j, STRIDE]
         for i in range(n):
             store_8(layout[j, VALID] + place + i, is_set(validity, bit + begin + i) if validity != 0 else 1)
@@ -172,6 +175,8 @@ def copy_out(
         row = ends[side] + counts[side] - first[side]
         target = targets[side]
         for j in range(n_columns[side]):
+            if target[j, WIDTH] == 0:
+                continue
             is_there = load_8(layouts[slot, j, VALID] + places[i])
             if target[j, VALID] != 0:
                 store_8(target[j, VALID] + row, is_there)
