@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -278,7 +279,8 @@ def test_groups_with_more_pairs_than_there_is_room_for(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("type_", [pa.binary(20), pa.large_string(), pa.decimal128(30, 2), pa.bool_()])
 def test_rows_of_any_width_travel_by_number(type_: pa.DataType) -> None:
     """Rings of few places, sources that come and go, and values that end with another length than they began."""
-    values = {pa.bool_(): [True, None], pa.binary(20): [b"z" * 20, None]}.get(type_, ["7" * 20, None, "1"])
+    kinds: dict[pa.DataType, list[Any]] = {pa.bool_(): [True, None], pa.binary(20): [b"z" * 20, None]}
+    values = kinds.get(type_, ["7" * 20, None, "1"])
     types = TYPES.append(pa.field("wide", type_))
     n = 2 * inlets.RING
 

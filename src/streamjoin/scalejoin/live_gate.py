@@ -231,7 +231,7 @@ class GateIntake:
         self._inlets = flow.inlets
         self.queued, self.released = flow.inlets.queued, Histogram()
         stores = run.operator.stores
-        self._fixed_width = max(
+        self._fixed_width: int = max(
             1, *(sum(f.type.bit_width // 8 for f in store.schema if is_fixed(f.type)) for store in stores)
         )
         self._reader = flow.threads
