@@ -20,18 +20,13 @@ from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.joins.kinds.asof_operator import UndecidedRows
-from streamjoin.joins.kinds.base import Tail, gather_or_null
-from streamjoin.joins.kinds.exact_columns import average_column, counts_of, sum_column
+from streamjoin.joins.kinds.base import Tail
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
-from streamjoin.joins.kinds.summary_pairs import RIGHT_COLUMN, Matches
-from streamjoin.joins.kinds.summary_state import Ranges, RightSide, bounds_of
-from streamjoin.joins.kinds.summary_values import computed
+from streamjoin.joins.kinds.summary_rows import SummaryRows
+from streamjoin.joins.kinds.summary_state import bounds_of
 from streamjoin.joins.registry import SUMMARY, AlgorithmChoice
 from streamjoin.kernels.kinds.summary import NONE
 from streamjoin.model.binding import BoundSpec, BoundSummary
-from streamjoin.model.expression.aggregates import Aggregate
-from streamjoin.model.expression.node import Column, Expression
-from streamjoin.model.expression.typing_rules import check
 from streamjoin.model.predicates import Equi
 from streamjoin.model.summary import Summary
 from streamjoin.windows.buffer import Buffer, Restore
@@ -42,7 +37,6 @@ from streamjoin.windows.workers import Workers
 _LARGEST_CHUNK = 1 << 17
 # Below this many right rows dropping some does not pay.
 _LEAST_STORED = 1 << 18
-_LADDERS = {"MIN": "MIN", "MAX": "MAX", "FIRST": "FIRST", "LAST": "FIRST"}
 
 
 class Summarising:
@@ -77,22 +71,13 @@ class SummaryOperator:
         self._match = bound.spec.match
         self._self_join = bound.spec.self_join
         self._workers = workers
-        self._results = [
-            (column.name, self._plan.results[self._plan.schema.get_field_index(column.name)])
-            for column in bound.columns
-            if column.side == "summary"
-        ]
-        read = {c.name for _, expression in self._results for c in expression.columns}
-        self._used = [number for number in range(len(self._plan.aggregates)) if str(number) in read]
-        self._matches = Matches(bound, [self._plan.aggregates[number] for number in self._listed()])
-        self._arguments = self._arguments_of_windows()
+        self._rows = SummaryRows(bound, workers)
         self._left = UndecidedRows(bound.left_schema)
         # In a self-join, where each left tuple is among the right ones.
         self._own = Buffer(np.int64)
-        self._right = self._new_side()
+        self._right = self._rows.new_side()
         self._numbers = KeyNumbers([key for key in bound.keys if isinstance(key.term, Equi)])
         self._room = _LEAST_STORED
-        self._overflowed = 0
 
     # -- the operator's interface --------------------------------------------------------------------------
 
@@ -144,11 +129,11 @@ class SummaryOperator:
 
     def saved(self) -> Restore:
         """Return a function that restores the stored tuples and what is known of them."""
-        state = self._right, self._numbers, self._own, self._room, self._overflowed, self.bound, self.no_rows
+        state = self._right, self._numbers, self._own, self._room, self._rows.overflowed, self.bound, self.no_rows
         parts = [self._left.saved(), self._right.saved(), self._own.saved()]
 
         def restore() -> None:
-            self._right, self._numbers, self._own, self._room, self._overflowed, self.bound, self.no_rows = state
+            self._right, self._numbers, self._own, self._room, self._rows.overflowed, self.bound, self.no_rows = state
             for part in parts:
                 part()
 
@@ -160,7 +145,7 @@ class SummaryOperator:
 
     def counters(self) -> dict[str, int]:
         """The number of keys, of stored right rows, and of sums that their type could not hold."""
-        return {"keys": self._numbers.count, "stored": self._right.store.count, "overflowed": self._overflowed}
+        return {"keys": self._numbers.count, "stored": self._right.store.count, "overflowed": self._rows.overflowed}
 
     @property
     def nbytes(self) -> tuple[int, int]:
@@ -169,38 +154,6 @@ class SummaryOperator:
         return sum(store.nbytes for store in self.stores), known
 
     # -- internals -----------------------------------------------------------------------------------------
-
-    def _listed(self) -> list[int]:
-        """The aggregates for which windows are listed."""
-        return [number for number in self._used if self._plan.enumerated[number]]
-
-    def _arguments_of_windows(self) -> dict[Expression, str]:
-        """The arguments of the other aggregates, computed when a right tuple comes, by the names of their columns."""
-        found = dict.fromkeys(
-            argument
-            for number in self._used
-            if not self._plan.enumerated[number]
-            for argument in self._plan.aggregates[number].arguments
-        )
-        return {argument: str(place) for place, argument in enumerate(found)}
-
-    def _new_side(self) -> RightSide:
-        schemas = {"r": self.bound.right_schema}
-        fields = [pa.field(name, check(argument, schemas)) for argument, name in self._arguments.items()]
-        fields += [
-            pa.field(RIGHT_COLUMN + name, self.bound.right_schema.field(name).type) for name in self._matches.right
-        ]
-        sums, ladders = dict[str, None](), dict[tuple[str, str], None]()
-        for number in self._used:
-            aggregate = self._plan.aggregates[number]
-            if self._plan.enumerated[number] or not aggregate.arguments:
-                continue
-            name = self._arguments[aggregate.arguments[0]]
-            if aggregate.function in _LADDERS:
-                ladders[name, _LADDERS[aggregate.function]] = None
-            else:
-                sums[name] = None
-        return RightSide(pa.schema(fields), self._matches.n_words, list(sums), list(ladders))
 
     def _store(self, ordered: Ordered, at: list[int], counts: tuple[int, int]) -> int:
         """Store the tuples of a chunk; returns the newest time."""
@@ -212,22 +165,9 @@ class SummaryOperator:
                 self._own.append(np.arange(begin, begin + counts[0]))
             self._left.append(tables[0], self._numbers.number(0, tables[0]), ticks[0])
         if counts[1]:
-            keys = self._numbers.number(1, tables[1])
-            words, keys = self._matches.words(tables[1], keys)
-            self._right.append(self._taken(tables[1]), words, ticks[1], keys, self._numbers.count)
+            self._rows.store(self._right, tables[1], ticks[1], self._numbers)
         self._right.know_keys(self._numbers.count)
         return max((int(own[-1]) for own in ticks if own.size), default=NEVER)
-
-    def _taken(self, table: pa.Table) -> pa.Table:
-        """What is stored of right tuples: the values of arguments, and the columns that matches take."""
-        schema = self._right.store.schema
-        columns = {Column("r", name): table.column(name) for name in table.schema.names}
-        arrays = [
-            computed(argument, schema.field(name).type, columns, table.num_rows)
-            for argument, name in self._arguments.items()
-        ]
-        arrays += [table.column(name) for name in self._matches.right]
-        return pa.Table.from_arrays(arrays, schema=schema)
 
     def _decide(self, tail: Tail, limit: int | None, last_place: int) -> pa.Table:
         """The rows of the left tuples that are decided now."""
@@ -242,7 +182,7 @@ class SummaryOperator:
             sizes = self._right.sizes(ranges)
             self.counts.compared += int(sizes.sum())
             rows = left.first(n)
-            aggregates, sizes = self._aggregates(ranges, sizes, rows)
+            aggregates, sizes = self._rows.aggregates(self._right, ranges, sizes, rows)
         keep = sizes > 0 if self.bound.spec.how == "inner" else None
         kept = n if keep is None else int(keep.sum())
         if limit is not None and kept > limit:
@@ -250,68 +190,12 @@ class SummaryOperator:
         self.counts.results += kept
         self._later = partial(np.full, kept, last_place, np.int64)
         with self.counts.step("gather"):
-            table = self._rows(rows, aggregates, n)
+            table = self._rows.table(self.bound, rows, aggregates, n)
             if keep is not None and kept < n:
                 table = table.filter(pa.array(keep))
         with self.counts.step("expire"):
             self._forget(n, tail)
         return table
-
-    def _aggregates(self, ranges: Ranges, sizes: Array, rows: pa.Table) -> tuple[dict[Column, pa.Array], Array]:
-        """The values of all aggregates, and the number of matches of each left tuple."""
-        found: dict[Column, pa.Array] = {}
-        listed = self._listed()
-        if listed or not self._plan.by_equalities:
-            arrays, sizes = self._matches.summarised(self._right, ranges, sizes, rows)
-            self._overflowed += self._matches.overflowed
-            found = {Column("s", str(number)): array for number, array in zip(listed, arrays, strict=True)}
-        taken: dict[tuple[str, str], Array] = {}
-        for number in self._used:
-            if not self._plan.enumerated[number]:
-                aggregate, type_ = self._plan.aggregates[number], self._plan.types.field(number).type
-                found[Column("s", str(number))] = self._of_windows(aggregate, type_, ranges, sizes, taken)
-        return found, sizes
-
-    def _of_windows(
-        self,
-        aggregate: Aggregate,
-        type_: pa.DataType,
-        ranges: Ranges,
-        sizes: Array,
-        taken: dict[tuple[str, str], Array],
-    ) -> pa.Array:
-        """An aggregate that the ends of windows decide; `taken` has the sums that others have used."""
-        if not aggregate.arguments:
-            return pa.array(sizes, type_)
-        right, name = self._right, self._arguments[aggregate.arguments[0]]
-        if aggregate.function in _LADDERS:
-            ladder = right.ladders[name, _LADDERS[aggregate.function]]
-            if aggregate.function == "LAST":
-                places = ladder.newest(ranges, right.previous)
-            else:
-                places = ladder.best(ranges, right.previous, right.following)
-            return gather_or_null(right.store, [name], places, self._workers)[name]
-        sums = right.sums[name]
-        key = name, "sum"
-        if key not in taken:
-            taken[key] = sums.of(ranges, right.previous)
-        rows = taken[key]
-        if aggregate.function == "COUNT":
-            return pa.array(counts_of(rows), type_)
-        if aggregate.function == "AVG":
-            return average_column(rows.copy(), sums.layout, right.store.schema.field(name).type)
-        column, overflowed = sum_column(rows.copy(), sums.layout, type_)
-        self._overflowed += overflowed
-        return column
-
-    def _rows(self, left: pa.Table, aggregates: dict[Column, pa.Array], n: int) -> pa.Table:
-        """The rows of left tuples with these aggregates."""
-        new = {
-            name: computed(expression, self.bound.schema.field(name).type, aggregates, n)
-            for name, expression in self._results
-        }
-        arrays = [left.column(c.source) if c.side == "left" else new[c.name] for c in self.bound.columns]
-        return pa.Table.from_arrays(arrays, schema=self.bound.schema)
 
     def _forget(self, n: int, tail: Tail) -> None:
         """Drop the left tuples that came out, and right ones once most are not needed."""

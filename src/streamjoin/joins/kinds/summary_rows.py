@@ -1,0 +1,153 @@
+"""The rows of a join with summaries: what is stored of right tuples for them, and the values of windows.
+
+Aggregates that a window's ends decide come from prefix sums and ladders (`summary_state.py`), the others from listing
+the window's tuples (`summary_pairs.py`). Invariant: a row depends on its left tuple and on the right tuples of its
+window in gate order alone, so it is the same wherever these are brought together.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from streamjoin._arrays import Array
+from streamjoin.joins.kinds.base import gather_or_null
+from streamjoin.joins.kinds.exact_columns import average_column, counts_of, sum_column
+from streamjoin.joins.kinds.key_numbers import KeyNumbers
+from streamjoin.joins.kinds.summary_pairs import RIGHT_COLUMN, Matches
+from streamjoin.joins.kinds.summary_state import Ranges, RightSide
+from streamjoin.joins.kinds.summary_values import computed
+from streamjoin.model.binding import BoundSpec, BoundSummary
+from streamjoin.model.expression.aggregates import Aggregate
+from streamjoin.model.expression.nodes import Column, Expression
+from streamjoin.model.expression.typing_rules import check
+from streamjoin.windows.workers import Workers
+
+_LADDERS = {"MIN": "MIN", "MAX": "MAX", "FIRST": "FIRST", "LAST": "FIRST"}
+
+
+class SummaryRows:
+    """The aggregates of one join, over the right tuples of windows."""
+
+    def __init__(self, bound: BoundSpec, workers: Workers) -> None:
+        if bound.summary is None:
+            raise AssertionError("a join with summaries without any")
+        self._plan: BoundSummary = bound.summary
+        self._right_schema = bound.right_schema
+        self._workers = workers
+        self._results = [
+            (column.name, self._plan.results[self._plan.schema.get_field_index(column.name)])
+            for column in bound.columns
+            if column.side == "summary"
+        ]
+        read = {c.name for _, expression in self._results for c in expression.columns}
+        self._used = [number for number in range(len(self._plan.aggregates)) if str(number) in read]
+        self._matches = Matches(bound, [self._plan.aggregates[number] for number in self._listed()])
+        self._arguments = self._arguments_of_windows()
+        self.overflowed = 0
+        """How many sums their type could not hold."""
+
+    def new_side(self) -> RightSide:
+        """A right side without tuples, with what the aggregates need."""
+        schemas = {"r": self._right_schema}
+        fields = [pa.field(name, check(argument, schemas)) for argument, name in self._arguments.items()]
+        fields += [pa.field(RIGHT_COLUMN + name, self._right_schema.field(name).type) for name in self._matches.right]
+        sums, ladders = dict[str, None](), dict[tuple[str, str], None]()
+        for number in self._used:
+            aggregate = self._plan.aggregates[number]
+            if self._plan.enumerated[number] or not aggregate.arguments:
+                continue
+            name = self._arguments[aggregate.arguments[0]]
+            if aggregate.function in _LADDERS:
+                ladders[name, _LADDERS[aggregate.function]] = None
+            else:
+                sums[name] = None
+        return RightSide(pa.schema(fields), self._matches.n_words, list(sums), list(ladders))
+
+    def store(self, right: RightSide, table: pa.Table, ticks: Array, numbers: KeyNumbers) -> None:
+        """Store right tuples, in their order."""
+        words, keys = self._matches.words(table, numbers.number(1, table))
+        right.append(self._taken(right, table), words, ticks, keys, numbers.count)
+
+    def aggregates(
+        self, right: RightSide, ranges: Ranges, sizes: Array, rows: pa.Table
+    ) -> tuple[dict[Column, pa.Array], Array]:
+        """The values of all aggregates, and the number of matches of each left tuple."""
+        found: dict[Column, pa.Array] = {}
+        listed = self._listed()
+        if listed or not self._plan.by_equalities:
+            arrays, sizes = self._matches.summarised(right, ranges, sizes, rows)
+            self.overflowed += self._matches.overflowed
+            found = {Column("s", str(number)): array for number, array in zip(listed, arrays, strict=True)}
+        taken: dict[tuple[str, str], Array] = {}
+        for number in self._used:
+            if not self._plan.enumerated[number]:
+                aggregate, type_ = self._plan.aggregates[number], self._plan.types.field(number).type
+                found[Column("s", str(number))] = self._of_windows(right, aggregate, type_, ranges, sizes, taken)
+        return found, sizes
+
+    def table(self, bound: BoundSpec, left: pa.Table, aggregates: dict[Column, pa.Array], n: int) -> pa.Table:
+        """The rows of left tuples with these aggregates."""
+        new = {
+            name: computed(expression, bound.schema.field(name).type, aggregates, n)
+            for name, expression in self._results
+        }
+        arrays = [left.column(c.source) if c.side == "left" else new[c.name] for c in bound.columns]
+        return pa.Table.from_arrays(arrays, schema=bound.schema)
+
+    def _listed(self) -> list[int]:
+        """The aggregates for which windows are listed."""
+        return [number for number in self._used if self._plan.enumerated[number]]
+
+    def _arguments_of_windows(self) -> dict[Expression, str]:
+        """The arguments of the other aggregates, computed when a right tuple comes, by the names of their columns."""
+        found = dict.fromkeys(
+            argument
+            for number in self._used
+            if not self._plan.enumerated[number]
+            for argument in self._plan.aggregates[number].arguments
+        )
+        return {argument: str(place) for place, argument in enumerate(found)}
+
+    def _taken(self, right: RightSide, table: pa.Table) -> pa.Table:
+        """What is stored of right tuples: the values of arguments, and the columns that matches take."""
+        schema = right.store.schema
+        columns = {Column("r", name): table.column(name) for name in table.schema.names}
+        arrays = [
+            computed(argument, schema.field(name).type, columns, table.num_rows)
+            for argument, name in self._arguments.items()
+        ]
+        arrays += [table.column(name) for name in self._matches.right]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _of_windows(
+        self,
+        right: RightSide,
+        aggregate: Aggregate,
+        type_: pa.DataType,
+        ranges: Ranges,
+        sizes: Array,
+        taken: dict[tuple[str, str], Array],
+    ) -> pa.Array:
+        """An aggregate that the ends of windows decide; `taken` has the sums that others have used."""
+        if not aggregate.arguments:
+            return pa.array(sizes, type_)
+        name = self._arguments[aggregate.arguments[0]]
+        if aggregate.function in _LADDERS:
+            ladder = right.ladders[name, _LADDERS[aggregate.function]]
+            if aggregate.function == "LAST":
+                places = ladder.newest(ranges, right.previous)
+            else:
+                places = ladder.best(ranges, right.previous, right.following)
+            return gather_or_null(right.store, [name], places, self._workers)[name]
+        sums = right.sums[name]
+        key = name, "sum"
+        if key not in taken:
+            taken[key] = sums.of(ranges, right.previous)
+        rows = taken[key]
+        if aggregate.function == "COUNT":
+            return pa.array(counts_of(rows), type_)
+        if aggregate.function == "AVG":
+            return average_column(rows.copy(), sums.layout, right.store.schema.field(name).type)
+        column, overflowed = sum_column(rows.copy(), sums.layout, type_)
+        self.overflowed += overflowed
+        return column
