@@ -90,7 +90,9 @@ def windows(
             self_place = own[j]
         if begin == NONE or end == NONE or end < begin:
             begin, end = NONE, NONE
-        if prevailing and (low[key] == NONE or beyond[j] or ticks[low[key]] != starts[j]):
+        # A tuple that does not count for itself does not hide the one in force, either.
+        exact = following[self_place] if self_place != NONE and low[key] == self_place else low[key]
+        if prevailing and (exact == NONE or beyond[j] or ticks[exact] != starts[j]):
             in_force = tips[key] if low[key] == NONE else previous[low[key]]
             if in_force != NONE and in_force == self_place:
                 in_force = previous[in_force]
