@@ -22,6 +22,8 @@ QUERIES = {
     "TOLERANCE 4 UNITS",
     "latest": "SELECT x.p AS a, y.p AS b FROM l x ASOF JOIN r y MATCH_CONDITION (x.t >= y.t) ON x.k = y.k",
     "inner": "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k",
+    "around": "SELECT x.p AS a, sum(y.p) AS b FROM l x WINDOW JOIN r y ON x.k = y.k RANGE BETWEEN 1 UNIT PRECEDING AND "
+    "12 UNITS FOLLOWING INCLUDE PREVAILING",
 }
 BATCHES: list[dict[str, pa.Table]] = [
     {"l": table((1, 1, 0), (2, 2, 1)), "r": table((1, 10, 0), (3, 30, 1))},
@@ -67,6 +69,9 @@ def test_every_row_once_wherever_it_is_killed(tmp_path: Path, monkeypatch: pytes
     unmatched = {row for row in wanted["full"] if None in row}
     assert unmatched == {(5, None), (6, None), (9, None), (None, 50), (None, 51), (None, 80)}
     assert wanted["anti"] == Counter({(5,): 1, (6,): 1, (9,): 1})
+    assert wanted["around"] == Counter(
+        {(1, 10): 1, (2, 20): 1, (3, 30): 1, (4, 40): 1, (5, 101): 1, (6, None): 1, (9, None): 1}
+    )
     assert wanted["latest"] == Counter({(1, 10): 1, (3, 30): 1, (4, 40): 1})
     for number, write in enumerate(range(8, 60, 4)):
         killed = Workload(tmp_path / f"killed at {write}")

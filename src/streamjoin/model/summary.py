@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamjoin.model import durations
@@ -55,9 +55,29 @@ class Summary:
         for name, flag in (("prevailing", prevailing), ("itself", itself)):
             if not isinstance(flag, bool):
                 raise SpecError(f"Summary({name}={flag!r}): it is True or False")
+        self._fill(summaries, [_parsed(*item) for item in summaries.items()], between, prevailing, itself)
+
+    @classmethod
+    def of(
+        cls, expressions: Mapping[str, Expression], between: tuple[Bound, Bound], *, prevailing: bool = False
+    ) -> Summary:
+        """Summaries that are expressions already."""
+        summary = object.__new__(cls)
+        texts = {name: str(expression) for name, expression in expressions.items()}
+        summary._fill(texts, list(expressions.values()), between, prevailing, False)
+        return summary
+
+    def _fill(
+        self,
+        summaries: Mapping[str, str],
+        expressions: Sequence[Expression],
+        between: tuple[Bound, Bound],
+        prevailing: bool,
+        itself: bool,
+    ) -> None:
         values, is_duration = _bounds(between)
         object.__setattr__(self, "summaries", tuple(summaries.items()))
-        object.__setattr__(self, "expressions", tuple(_parsed(*item) for item in self.summaries))
+        object.__setattr__(self, "expressions", tuple(expressions))
         object.__setattr__(self, "between", values)
         object.__setattr__(self, "is_duration", is_duration)
         object.__setattr__(self, "prevailing", prevailing)

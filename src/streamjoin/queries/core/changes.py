@@ -18,7 +18,7 @@ from streamjoin.model.terms import BandTerm
 from streamjoin.queries.core.budgets import UNLIMITED, Budget
 from streamjoin.queries.core.gathering import Gatherer, reference_schema
 from streamjoin.queries.core.probe_plan import Paths
-from streamjoin.queries.core.retention import Shape, shape_of
+from streamjoin.queries.core.retention import Shape, shape_of, shape_of_windows
 from streamjoin.queries.core.selection_tables import Selected
 from streamjoin.queries.language.plan import Query, Stream
 from streamjoin.queries.language.sql import parse
@@ -123,8 +123,11 @@ class LiveQuery:
                 "once" if s.kind in ("semi", "anti") and s.nearest is None else "all" for s in query.kind_steps
             ]
             roles += ["all"] * (len(query.parts) - len(roles))
-            pairs = zip(query.parts, roles, strict=True)
+            pairs = zip(query.parts, roles[: len(query.parts)], strict=True)
             inner = tuple(LiveQuery.of(serial, one, created, paused, budget, role) for one, role in pairs)
+            if query.kind_steps[0].summary is not None:
+                # What is summarised is in no part.
+                inner = (replace(inner[0], shape=shape_of_windows(query)),)
         about = Paths(query), Gatherer(query), shape_of(query)
         return cls(serial, query, created, *about, paused, budget, part, released, inner)
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from streamjoin.joins.kinds.summary_values import computed
 from streamjoin.model.expression.arrow_results import to_arrow
 from streamjoin.model.expression.evaluation import evaluate, from_arrow
 from streamjoin.model.expression.nodes import Column
@@ -33,6 +34,7 @@ class Gatherer:
         )
         by_read = {read: place for place, read in enumerate(self.reads)}
         self._place = {column: by_read[(*places[column.qualifier], column.name)] for column in columns}
+        self._summarised = {step.right for step in query.kind_steps if step.summary is not None}
         self.schema = query.schema
 
     @cached_property
@@ -44,7 +46,7 @@ class Gatherer:
         return tuple(self._place[expression] for expression in outputs if isinstance(expression, Column))
 
     def rows(self, taken: Sequence[pa.Array], count: int) -> pa.Table:
-        """The outputs of `count` rows, from the columns read.
+        """The outputs of `count` rows, from the columns read; of aggregates NaN stays NaN, as a NULL is something else.
 
         Raises:
             InputError: a computed number does not fit its column.
@@ -54,6 +56,9 @@ class Gatherer:
             expression = output.expression
             if isinstance(expression, Column):
                 arrays.append(taken[self._place[expression]])
+            elif any(column.qualifier in self._summarised for column in expression.columns):
+                values = {column: taken[self._place[column]] for column in expression.columns}
+                arrays.append(computed(expression, output.type, values, count))
             else:
                 columns = {column: from_arrow(taken[self._place[column]]) for column in expression.columns}
                 arrays.append(to_arrow(evaluate(expression, columns), output.type, count))

@@ -1,10 +1,11 @@
-"""Outer, semi, anti and as-of joins over what the shared plan finds: which tuples wait, and which rows come out.
+"""Outer, semi, anti, as-of and window joins over what the shared plan finds: which tuples wait, which rows come out.
 
 The parts of a query give the numbers of the tuples in each result of their inner joins (`LiveQuery.parts`). A tuple of
 a side that may come out without a partner, or a result of the core where that is a join itself, waits from its
 arrival until it is *decided*: no tuple to come can pair with it, by the bounds of the streams and their counts. What
 waits is all the state; what is matched, where one match is enough, waits no longer. An as-of join without a tolerance
-also holds the newest tuple of each key (`LatestTuples`).
+also holds the newest tuple of each key (`LatestTuples`). Window joins summarise the tuples of a stream that no part has
+(`window_joins.py`).
 
 The invariants: a row is never taken back; what waits is replaced by each batch and never changed, so a batch can be
 computed again; the tuples that wait, and the partners noted for them, are held in the streams.
@@ -39,6 +40,7 @@ from streamjoin.queries.core.gathering import Gatherer
 from streamjoin.queries.core.held_tuples import MOST_HELD, HeldTuples
 from streamjoin.queries.core.retention import StreamProgress
 from streamjoin.queries.core.stored_stream import StoredStream
+from streamjoin.queries.core.window_joins import LeftTuples, WindowJoins
 from streamjoin.queries.language.plan import JoinStep, Query
 from streamjoin.windows.clock import less
 
@@ -177,11 +179,12 @@ class BatchProgress:
 class PairedRows:
     """Rows as the numbers of their tuples by source, `NOBODY` where one is missing, and the tuples held by alias.
 
-    Of aliases that are held they have the ids.
+    Of aliases that are held they have the ids. `compared` tuples were looked at one by one to find the rows.
     """
 
     numbers: Array
     held: Mapping[str, HeldTuples]
+    compared: int = 0
 
 
 class LatestTuples:
@@ -261,16 +264,18 @@ class LatestTuples:
 class JoinKinds:
     """The rows of a query with other joins than inner ones."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, created: int = 0) -> None:
         self.query = query
+        self.created = created
         self.steps = query.kind_steps
         self.core = query.core
         self._streams = {source.alias: source.stream.name for source in query.sources}
         self._last = self.steps[-1]
-        self._is_outer = self._last.nearest is None and self._last.kind in ("left", "right", "full")
+        self._is_outer = self._last.is_outer
         self._waits_left = not self._is_outer or self._last.kind in ("left", "full")
         self._waits_right = self._is_outer and self._last.kind in ("right", "full")
         self._latest = {step.right: LatestTuples(query, step) for step in self.steps if not step.is_bounded}
+        self._windows = None if self._last.summary is None else WindowJoins(query, created)
 
     @cached_property
     def empty_sides(self) -> tuple[Waiting, Waiting]:
@@ -279,7 +284,13 @@ class JoinKinds:
 
     def start(self) -> KindState:
         """The state of a query that has seen nothing, or that has lost sight of what waited."""
-        return KindState(*self.empty_sides, {alias: latest.nothing for alias, latest in self._latest.items()})
+        held = {alias: latest.nothing for alias, latest in self._latest.items()}
+        return KindState(*self.empty_sides, held if self._windows is None else self._windows.nothing)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept besides the state."""
+        return 0 if self._windows is None else self._windows.nbytes
 
     def pins(self, state: KindState) -> Iterator[tuple[str, int]]:
         """Streams, and the oldest tuple of each that must be held."""
@@ -347,6 +358,8 @@ class JoinKinds:
         `found` has the results of the parts.
         """
         numbers = [_numbers(table) for table in found]
+        if self._windows is not None:
+            return self._summarised(self._windows, state, numbers[0], now)
         left, right = state.left, state.right
         if self._waits_left:
             left = self._arrive(left, self._new_cores(numbers, now), self.core, self.steps, now)
@@ -580,6 +593,23 @@ class JoinKinds:
             return low
         return min(low, int(self._anchor_ticks(step, waiting.refs, now).min()))
 
+    # Window joins -------------------------------------------------------------------------------------------------
+
+    def _summarised(
+        self, windows: WindowJoins, state: KindState, new: Array, now: BatchProgress
+    ) -> tuple[KindState, PairedRows]:
+        waiting = self._arrive(state.left, new, self.core, self.steps, now)
+        numbers = np.ascontiguousarray(waiting.refs[:, 0])
+        left = LeftTuples(numbers, self._ticks_of(self.core[0], numbers, now), waiting.partners == _HOPELESS)
+        found = windows.rows(state, left, state.held, now.streams, now.bound)
+        waits = np.ones(waiting.n, np.bool_)
+        waits[found.places] = False
+        after = KindState(waiting.keep(waits), state.right, found.held)
+        windows.end(after)
+        rows = numbers[found.places[found.kept]]
+        references = [rows, *(np.arange(rows.size) for _ in self.steps)]
+        return after, PairedRows(np.stack(references).T, found.summaries, found.compared)
+
     # Rows ---------------------------------------------------------------------------------------------------------
 
     def filtered(self, rows: PairedRows, now: BatchProgress) -> PairedRows:
@@ -589,7 +619,7 @@ class JoinKinds:
         for condition in self.query.filters:
             if len(numbers):
                 numbers = numbers[self._truth(condition, numbers, place, now, rows.held)]
-        return PairedRows(numbers, rows.held)
+        return PairedRows(numbers, rows.held, rows.compared)
 
     def gather(self, gatherer: Gatherer, rows: PairedRows, now: BatchProgress) -> pa.Table:
         """Rows as a table.

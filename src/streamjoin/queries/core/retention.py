@@ -42,6 +42,23 @@ def shape_of(query: Query) -> Shape:
     return Shape(tuple(source.stream.name for source in query.sources), tuple(ordered))  # type: ignore[arg-type]
 
 
+def shape_of_windows(query: Query) -> Shape:
+    """The shape of a query of window joins: left tuples to come need what is summarised, and so do those that wait.
+
+    The latter are held by their numbers. The tuples around them are behind their own stream by less than
+    what `SummaryRule.held` says, as if that stream were joined with itself.
+    """
+    streams = [query.sources[0].stream.name]
+    windows: list[tuple[int, int, Window]] = []
+    for step in query.kind_steps:
+        if step.summary is not None:
+            first = len(streams)
+            streams += [query.source(step.right).stream.name] * 3
+            behind_left, behind_own = step.summary.held
+            windows += [(0, first, behind_left), (first + 1, first + 2, behind_own)]
+    return Shape(tuple(streams), tuple(windows))
+
+
 @dataclass(frozen=True)
 class StreamProgress:
     """How far each stream is: no tuple before `bounds` will come, and `counts` tuples came."""

@@ -114,6 +114,10 @@ def _among(names: Sequence[str], work: Callable[[Sequence[str]], object], error:
     return found
 
 
+def _is_known(kinds: JoinKinds | None, entry: LiveQuery) -> bool:
+    return kinds is not None and kinds.query is entry.query and kinds.created == entry.created
+
+
 _log = logging.getLogger("streamjoin.adhoc")
 
 
@@ -348,7 +352,7 @@ class Shared:
         queries = state.registry.queries
         known = {name: kinds for name, kinds in self._kinds.items() if name in queries}
         self._kinds = {
-            name: known[name] if name in known and known[name].query is entry.query else JoinKinds(entry.query)
+            name: known[name] if _is_known(known.get(name), entry) else JoinKinds(entry.query, entry.created)
             for name, entry in queries.items()
             if entry.query.kind_steps and (not entry.paused or name in state.kinds)
         }
@@ -514,6 +518,7 @@ class Shared:
         account, ledger = np.array([self._execution.account_of(name)]), self._execution.ledger
         place = f"the {kinds.steps[-1].kind} join with {kinds.steps[-1].right!r}"
         if account[0]:
+            ledger.charge("candidates", account, float(chosen.compared), place)
             ledger.charge("rows", account, float(len(chosen.numbers)), place)
             self._refuse_overdraft(name)
         rows = kinds.gather(self._state.registry.queries[name].gatherer, chosen, now)
@@ -770,4 +775,5 @@ class Shared:
             for bucket in held:
                 for what, size in bucket.nbytes.items():
                     sizes[what] += size
+        sizes["indexes"] += sum(kinds.nbytes for kinds in self._kinds.values())
         return sizes

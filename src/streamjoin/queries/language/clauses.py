@@ -17,7 +17,7 @@ from streamjoin.model.durations import UNITS
 from streamjoin.model.errors import ExpressionError, QueryError
 from streamjoin.model.expression.source_text import SourceText, Span, Word
 from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window
-from streamjoin.queries.language.plan import MAX_SOURCES, JoinKind
+from streamjoin.queries.language.plan import MAX_SOURCES, OUTER, JoinKind
 
 WHERE: Final = "an ad-hoc query"
 SHAPE: Final = "SELECT ... FROM a [JOIN b WITHIN 3 SECONDS ON a.k = b.k] [JOIN ...] [WHERE ...]"
@@ -47,6 +47,9 @@ _REFUSED_JOINS: Final = {
 }
 ASOF_SHAPE: Final = "ASOF JOIN q MATCH_CONDITION (t.ts >= q.ts) ON t.k = q.k TOLERANCE 5 SECONDS"
 NEAREST_SHAPE: Final = "MATCH_CONDITION (NEAREST(t.ts, q.ts))"
+RANGE_SHAPE: Final = (
+    "WINDOW JOIN q ON t.k = q.k RANGE BETWEEN 5 SECONDS PRECEDING AND 1 SECOND FOLLOWING EXCLUDE PREVAILING"
+)
 _KIND_WORDS: Final[Mapping[tuple[str, ...], JoinKind]] = {
     (): "inner",
     ("INNER",): "inner",
@@ -61,12 +64,17 @@ _KIND_WORDS: Final[Mapping[tuple[str, ...], JoinKind]] = {
     ("ANTI",): "anti",
     ("LEFT", "ANTI"): "anti",
 }
-"""The words before JOIN, and the kind they say; ASOF may precede those of "inner", "left" and "anti"."""
+"""The words before JOIN, and the kind they say; ASOF may precede those of "inner", "left" and "anti", and WINDOW those
+of "inner" and "left", or follow them."""
 _KIND_STARTS: Final = frozenset({"INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF"})
 _KINDS_ALLOWED: Final = (
-    "allowed before JOIN: INNER, LEFT, RIGHT or FULL (OUTER), LEFT SEMI, LEFT ANTI, ASOF, ASOF LEFT and ASOF ANTI"
+    "allowed before JOIN: INNER, LEFT, RIGHT or FULL (OUTER), LEFT SEMI, LEFT ANTI, ASOF, ASOF LEFT and ASOF ANTI, "
+    "WINDOW and WINDOW INNER"
 )
 _STARTS: Final = frozenset({"FROM", "JOIN", "ON", "USING", "WHERE", "COMMA", *_REFUSED, *_REFUSED_JOINS, *_KIND_STARTS})
+_BEFORE_COLUMN: Final = frozenset(
+    ("AND", "OR", "NOT", "ON", "WHERE", "WHEN", "THEN", "ELSE", "CASE", "L_PAREN", "COMMA")
+)
 _MATCH, _NEAREST, _TOLERANCE = "MATCH_CONDITION", "NEAREST", "TOLERANCE"
 
 
@@ -114,8 +122,21 @@ class MatchClause:
 
 
 @dataclass(frozen=True)
+class RangeClause:
+    """`RANGE BETWEEN low AND high INCLUDE | EXCLUDE PREVAILING`: around a left tuple's time, nanoseconds or units."""
+
+    low: int
+    high: int
+    is_duration: bool
+    prevailing: bool
+    span: Span
+
+
+@dataclass(frozen=True)
 class JoinClause:
     """`[kind] JOIN table WITHIN window ON condition`, or an as-of join, whose window is its tolerance, if it has one.
+
+    A window join has a `range` instead.
 
     `kind_span` is where the words up to JOIN are.
     """
@@ -127,6 +148,17 @@ class JoinClause:
     kind: JoinKind
     kind_span: Span
     match: MatchClause | None = None
+    range: RangeClause | None = None
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether its rows are the pairs."""
+        return self.kind == "inner" and self.match is None and self.range is None
+
+    @property
+    def is_outer(self) -> bool:
+        """Whether its rows are the pairs, and tuples without a partner."""
+        return self.kind in OUTER and self.match is None and self.range is None
 
 
 @dataclass(frozen=True)
@@ -230,7 +262,12 @@ class _Reader:
         kind = self._words[place].kind
         before = self._words[place - 1].kind if place else ""
         after = self._words[place + 1].kind if place + 1 < len(self._words) else ""
-        if before == "DOT" or after == "DOT" or kind not in _STARTS:
+        if before == "DOT" or after == "DOT":
+            return False
+        if kind == "RANGE":
+            # Otherwise it is a column.
+            return after == "BETWEEN" and before not in _BEFORE_COLUMN
+        if kind not in _STARTS:
             return False
         if kind == "COMMA":
             return commas
@@ -307,6 +344,7 @@ class _Reader:
         return (
             self._kind() in _STARTS
             or text == "WITHIN"
+            or (text == "RANGE" and self._kind(1) == "BETWEEN")
             or (text == _MATCH and self._kind(1) == "L_PAREN")
             or (text == _TOLERANCE and self._kind(1) == "NUMBER")
         )
@@ -318,7 +356,7 @@ class _Reader:
         if self._kind() in _REFUSED_JOINS:
             raise self._error(_REFUSED_JOINS[self._kind()])
         first = self._at
-        while self._kind() in _KIND_STARTS:
+        while self._kind() in _KIND_STARTS or (self._kind() == "WINDOW" and self._kind(1) in ("JOIN", *_KIND_STARTS)):
             self._at += 1
         if self._take("JOIN"):
             return tuple(self._words[first : self._at])
@@ -331,6 +369,8 @@ class _Reader:
         if number > MAX_SOURCES:
             raise self._error(f"a query joins at most {MAX_SOURCES} streams; this is number {number}")
         kinds = tuple(word.kind for word in words[:-1])
+        if "WINDOW" in kinds:
+            return self._window_join(kinds, span)
         nearest = kinds[:1] == ("ASOF",)
         kind = _KIND_WORDS.get(kinds[1:] if nearest else kinds)
         if kind is None or (nearest and kind not in ("inner", "left", "anti")):
@@ -351,6 +391,83 @@ class _Reader:
             )
             raise self._error(message)
         return JoinClause(table, window, window_span, self._token_range("ON"), kind, span)
+
+    def _window_join(self, kinds: tuple[str, ...], span: Span) -> JoinClause:
+        place = kinds.index("WINDOW")
+        kind = _KIND_WORDS.get(kinds[:place] + kinds[place + 1 :])
+        if kind not in ("inner", "left") or 0 < place < len(kinds) - 1:
+            raise self._source.error(f"a window join is LEFT, as WINDOW JOIN alone, or INNER: {RANGE_SHAPE}", *span)
+        # As in kdb and QuestDB there is a row for every left tuple, unless INNER is written.
+        kind = "inner" if "INNER" in kinds else "left"
+        table = self._table()
+        if self._text().upper() == "WITHIN":
+            raise self._error(f"a window join has a RANGE and no WITHIN: {RANGE_SHAPE}")
+        on = self._token_range("ON") if self._take("ON") else None
+        if self._kind() == "USING":
+            raise self._error("USING is not allowed here: write the condition after ON")
+        if self._kind() != "RANGE" or self._kind(1) != "BETWEEN":
+            raise self._source.error(f"RANGE BETWEEN is missing: {RANGE_SHAPE}", *table.span)
+        clause = self._range()
+        if on is None and self._take("ON"):
+            on = self._token_range("ON")
+        return JoinClause(table, None, clause.span, on, kind, span, None, clause)
+
+    def _range(self) -> RangeClause:
+        """The range that begins here."""
+        first = self._words[self._at]
+        self._at += 2
+        low, unit = self._offset()
+        if not self._take("AND"):
+            raise self._error(f"AND is missing between the two bounds: {RANGE_SHAPE}")
+        high, other = self._offset()
+        span = first.start, self._words[self._at - 1].end
+        if None not in (unit, other) and unit != other:
+            raise self._source.error("both bounds are durations, or both are UNITS", *span)
+        if low > high:
+            raise self._source.error(
+                "the first bound lies after the second one: a window that lies before the left tuple is BETWEEN 10 "
+                "SECONDS PRECEDING AND 5 SECONDS PRECEDING",
+                *span,
+            )
+        word = self._text().upper()
+        if word not in ("INCLUDE", "EXCLUDE") or self._text(1).upper() != "PREVAILING":
+            raise self._source.error(
+                "write EXCLUDE PREVAILING or INCLUDE PREVAILING after the range: whether the tuple in force at its "
+                "start counts too, as in wj of kdb and by default in QuestDB",
+                *span,
+            )
+        self._at += 2
+        both = unit if other is None else other
+        return RangeClause(low, high, True if both is None else both, word == "INCLUDE", span)
+
+    def _offset(self) -> tuple[int, bool | None]:
+        """A bound of a range: a distance with a sign, and whether it is a duration, where it has a unit."""
+        word, begin = self._text().upper(), self._at
+        if word == "CURRENT" and self._text(1).upper() == "ROW":
+            self._at += 2
+            return 0, None
+        end = self._words[min(self._at + 2, len(self._words) - 1)]
+        place = self._words[min(begin, len(self._words) - 1)].start, end.end
+
+        def error(message: str) -> ExpressionError:
+            return self._source.error(message, *place)
+
+        if word == "UNBOUNDED":
+            raise error("a window has two ends, as tuples are kept as long as it: write 5 SECONDS PRECEDING")
+        written, unit, direction = self._text(), self._text(1).upper(), self._text(2).upper()
+        if self._kind() != "NUMBER" or direction not in ("PRECEDING", "FOLLOWING"):
+            raise error("a bound is a number, a unit and PRECEDING or FOLLOWING, as in 5 SECONDS PRECEDING")
+        if unit.removesuffix("S") not in (*_UNITS, "UNIT"):
+            raise error(
+                f"{self._text(1)!r} is no unit of a range: write MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS, or UNITS "
+                "for integer time columns"
+            )
+        length, is_duration = 0, unit.removesuffix("S") in _UNITS
+        if Decimal(written):
+            window = read_window(written, unit, error, "RANGE BETWEEN")
+            length = window.length if isinstance(window, TimeWindow) else 0
+        self._at += 3
+        return (-length if direction == "PRECEDING" else length), is_duration
 
     def _nearest_join(self, table: NamedStream, kind: JoinKind, span: Span) -> JoinClause:
         if self._text().upper() == "WITHIN":

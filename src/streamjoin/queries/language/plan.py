@@ -7,6 +7,8 @@ say how it was written; any order that applies each condition once its aliases a
 
 Outer, semi, anti and as-of joins come after the inner ones, which are the *core*. Such a query is made of inner
 *parts*: the core, and for each of these joins the core with the alias that it adds. What they find decides the rows.
+Window joins follow a core of one stream, which is all that is a part: no pairs are found for them. In the result the
+columns of the alias that a window join adds are its aggregates, whose names are their numbers.
 
 A query of one source has no step: its results are the tuples that pass the selection.
 """
@@ -30,6 +32,7 @@ from streamjoin.model.plain_types import plain_type
 from streamjoin.model.terms import BandTerm, Equality, Term
 from streamjoin.model.window import CountWindow, TimeWindow, Window
 from streamjoin.queries.language.join_key import KeyedJoin, keyed
+from streamjoin.queries.language.summaries import SummaryRule
 
 MAX_SOURCES: Final = 5
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -123,6 +126,7 @@ class JoinStep:
     nearest: NearestRule | None = None
     own: tuple[Expression, ...] = ()
     against: tuple[str, ...] = ()
+    summary: SummaryRule | None = None
 
     def __post_init__(self) -> None:
         _require(isinstance(self.window, TimeWindow | CountWindow), f"a step needs a window, not {self.window!r}")
@@ -145,11 +149,20 @@ class JoinStep:
         )
         _require(self.nearest is None or isinstance(self.window, TimeWindow), "an as-of join has a tolerance in time")
         _require(self.is_inner is False or not self.own, "the conditions of an inner join are selections")
+        _require(
+            self.summary is None or (self.nearest is None and self.kind in ("inner", "left")),
+            f"a window join can't be {self.kind!r}, nor an as-of join",
+        )
 
     @property
     def is_inner(self) -> bool:
         """Whether its rows are the pairs."""
-        return self.kind == "inner" and self.nearest is None
+        return self.kind == "inner" and self.nearest is None and self.summary is None
+
+    @property
+    def is_outer(self) -> bool:
+        """Whether its rows are the pairs, and tuples without a partner."""
+        return self.kind in OUTER and self.nearest is None and self.summary is None
 
     @property
     def is_bounded(self) -> bool:
@@ -174,8 +187,9 @@ class JoinStep:
     @property
     def related(self) -> tuple[str, ...]:
         """The earlier aliases that the window holds against, by name."""
-        if self.against or self.nearest is not None:
-            return self.against if self.nearest is None else (self.nearest.anchor,)
+        rule = self.nearest or self.summary
+        if self.against or rule is not None:
+            return self.against if rule is None else (rule.anchor,)
         aliases = {alias for condition in self.conditions for alias in _aliases(condition)}
         return tuple(sorted(aliases - {self.right}))
 
@@ -251,8 +265,10 @@ class Query:
     def _check_kinds(self) -> None:
         core, kinds = set(self.core), self.kind_steps
         _require(not any(step.is_inner for step in kinds), "inner joins come before outer, semi, anti and as-of joins")
-        outer = any(step.nearest is None and step.kind in OUTER for step in kinds)
+        outer = any(step.is_outer for step in kinds)
         _require(not outer or len(kinds) == 1, "an outer join is the only join after the inner ones")
+        windows = [step for step in kinds if step.summary is not None]
+        _require(not windows or (len(core) == 1 and windows == [*kinds]), "window joins follow one stream alone")
         for step in kinds:
             known = core | {step.right}
             _require(
@@ -278,7 +294,8 @@ class Query:
         names = [output.name.lower() for output in self.outputs]
         _require(len(set(names)) == len(names), f"output names must differ: {', '.join(names)}")
         for output in self.outputs:
-            _require(output.type == output_type(output.expression, self.schemas), f"output {output.name!r}: wrong type")
+            type_ = output_type(output.expression, self.result_schemas)
+            _require(output.type == type_, f"output {output.name!r}: wrong type")
 
     def _check_clock(self) -> None:
         first = self.sources[0].stream
@@ -297,6 +314,15 @@ class Query:
     def schemas(self) -> dict[str, pa.Schema]:
         """The columns of each alias."""
         return {source.alias: source.stream.schema for source in self.sources}
+
+    @cached_property
+    def result_schemas(self) -> dict[str, pa.Schema]:
+        """The columns of each alias as outputs read them: of one that is summarised the aggregates."""
+        rules = {step.right: step.summary for step in self.steps}
+        return {
+            alias: schema if (rule := rules.get(alias)) is None else rule.schema(self.schemas)
+            for alias, schema in self.schemas.items()
+        }
 
     @property
     def schema(self) -> pa.Schema:
@@ -340,6 +366,8 @@ class Query:
         if not kinds:
             return (self,)
         inner = self.steps[: len(core) - 1]
+        if kinds[0].summary is not None:
+            return (self._part(core, inner, self.residual),)
         parts = []
         for step in kinds:
             against = () if step.nearest is None else (step.nearest.anchor,)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from streamjoin.model.errors import ExpressionError, SchemaError
+from streamjoin.model.expression.aggregates import Aggregate, aggregate_type, aggregates, replaced
 from streamjoin.model.expression.canonical import conjuncts, renamed
 from streamjoin.model.expression.nodes import MAX_DEPTH, Column, Compare, Expression
 from streamjoin.model.expression.parsing import Parsed, Scan
+from streamjoin.model.expression.refusals import SUMMARY
 from streamjoin.model.expression.source_text import Span
 from streamjoin.model.expression.typing_rules import check, check_condition
 from streamjoin.model.terms import split
@@ -29,10 +31,10 @@ from streamjoin.queries.language.clauses import (
     MatchClause,
     NamedStream,
     QueryText,
+    RangeClause,
     TokenRange,
 )
 from streamjoin.queries.language.plan import (
-    OUTER,
     ROW,
     JoinKind,
     JoinStep,
@@ -45,6 +47,7 @@ from streamjoin.queries.language.plan import (
     check_clocks,
     output_type,
 )
+from streamjoin.queries.language.summaries import SummaryRule
 
 
 def parse(text: str, streams: Mapping[str, Stream] | Iterable[Stream], name: str = "query") -> Query:
@@ -147,6 +150,8 @@ class _Planning:
         """Those of the joins so far."""
         self._kinds: list[JoinKind] = []
         """Those of the joins after them."""
+        self._rules: dict[str, list[Aggregate]] = {}
+        """The aggregates of each window join, by the alias that it adds."""
 
     def query(self, name: str) -> Query:
         frame = clauses.read(self._scan.source)
@@ -157,30 +162,38 @@ class _Planning:
         steps = tuple(self._step(number, join) for number, join in enumerate(frame.joins))
         if frame.where is not None:
             self._where(frame.where)
+        outputs = self._outputs(frame)
         return Query(
             name=name,
             text=self._scan.source.text,
             sources=tuple(self._sources),
-            steps=steps,
+            steps=tuple(self._with_aggregates(*pair) for pair in zip(steps, frame.joins, strict=True)),
             selections=tuple(self._selection(source) for source in self._sources),
             residual=tuple(sorted(dict.fromkeys(self._residual), key=str)),
-            outputs=self._outputs(frame),
+            outputs=outputs,
             filters=tuple(sorted(dict.fromkeys(self._filters), key=str)),
         )
 
     def _note_kinds(self, frame: Clauses) -> None:
         """Find the core, and refuse joins that may not follow each other."""
-        plain = [join.kind == "inner" and join.match is None for join in frame.joins]
+        plain = [join.is_inner for join in frame.joins]
         first = plain.index(False) if False in plain else len(plain)
         self._core, kinds = first + 1, frame.joins[first:]
+        windows = [join for join in frame.joins if join.range is not None]
+        if windows and len(windows) < len(frame.joins):
+            other = next(join for join in frame.joins if join.range is None)
+            raise self._error(
+                "a window join follows one stream, or other window joins: create another query for this join",
+                other.kind_span,
+            )
         for number, join in enumerate(kinds):
-            outer = join.match is None and join.kind in OUTER
-            if join.kind == "inner" and join.match is None:
+            outer = join.is_outer
+            if join.is_inner:
                 raise self._error(
                     "an inner join after an outer, semi, anti or as-of join is not allowed: write it before",
                     join.kind_span,
                 )
-            if number and (outer or (kinds[0].match is None and kinds[0].kind in OUTER)):
+            if number and (outer or kinds[0].is_outer):
                 raise self._error(
                     "an outer join is the only join after the inner ones: create another query for this one",
                     join.kind_span,
@@ -202,6 +215,10 @@ class _Planning:
             source.alias: f"{source.alias} is joined by {kind.upper()} JOIN: its columns are not in the result"
             for source, kind in joins
             if kind in ("semi", "anti")
+        }
+        hidden |= {
+            alias: f"{alias} is summarised: a condition on its columns belongs in ON of its WINDOW JOIN"
+            for alias in self._rules
         }
         return _Names([source for source in self._sources if source.alias not in hidden], hidden=hidden)
 
@@ -253,6 +270,7 @@ class _Planning:
         new = join.table.alias
         names = self._names_of_step(number)
         nearest = None if join.match is None else self._nearest(join, join.match, names)
+        summary = None if join.range is None else self._rule(join.range, new)
         terms, span = ((), join.kind_span) if join.on is None else self._condition(join.on, names)
         related: list[Expression] = []
         own: list[Expression] = []
@@ -265,7 +283,7 @@ class _Planning:
             else:
                 # What comes out without a match must not be left out because of it.
                 own.append(term)
-        if not related and nearest is None:
+        if not related and nearest is None and summary is None:
             earlier = ", ".join(source.alias for source in names.sources[:-1])
             raise self._error(
                 f"this condition relates {new} to no stream before it ({earlier}), which makes a cross join; "
@@ -275,7 +293,12 @@ class _Planning:
         equalities, bands, others = split(related, new, self._schemas)
         if nearest is not None and not nearest.bounded:
             self._check_unbounded(join, nearest, by_key=not bands and not others)
-        return JoinStep(new, join.window or self._no_time, equalities, bands, others, join.kind, nearest, tuple(own))
+        if summary is not None:
+            self._check_in_force(join, summary, by_key=not bands and not others)
+        window = self._no_time if summary is None else summary.window
+        return JoinStep(
+            new, join.window or window, equalities, bands, others, join.kind, nearest, tuple(own), (), summary
+        )
 
     @property
     def _no_time(self) -> TimeWindow:
@@ -294,6 +317,26 @@ class _Planning:
         if reason is not None:
             message = f"TOLERANCE is missing: {reason}; say how far apart the two times may be, as in "
             raise self._error(message + clauses.ASOF_SHAPE, join.kind_span)
+
+    def _rule(self, clause: RangeClause, new: str) -> SummaryRule:
+        """The rule of a window join, still without its aggregates."""
+        stream = self._sources[0].stream
+        is_duration = clause.is_duration if clause.low or clause.high else stream.tick_ns is not None
+        if is_duration != (stream.tick_ns is not None):
+            units = "n UNITS" if is_duration else "MILLISECONDS, SECONDS, MINUTES, HOURS or DAYS"
+            column = f"the time column {stream.name}.{stream.time} is {stream.time_type}"
+            raise self._error(f"{column}: write the bounds in {units}", clause.span)
+        rule = SummaryRule(self._sources[0].alias, clause.low, clause.high, is_duration, clause.prevailing)
+        self._rules[new] = []
+        return rule
+
+    def _check_in_force(self, join: JoinClause, rule: SummaryRule, *, by_key: bool) -> None:
+        if rule.prevailing and not by_key and join.range is not None:
+            raise self._error(
+                "INCLUDE PREVAILING takes equalities of columns alone in ON: which tuple is in force is not known by "
+                "other conditions; write EXCLUDE PREVAILING",
+                join.range.span,
+            )
 
     def _names_of_step(self, number: int) -> _Names:
         """The aliases that the ON of a join may use: those of the inner joins up to it, and its own."""
@@ -405,6 +448,8 @@ class _Planning:
             if item.name is not None:
                 raise self._error("* is many columns and takes no name", item.span)
             return self._star(item, self._scan.source.of(words[0]) if len(words) == 3 else None)
+        if self._rules:
+            return (self._summary(item),)
         parsed = self._scan.read(item.words.first, item.words.end, self._visible.resolve, clauses.WHERE)
         expression = parsed.expression
         if isinstance(expression, Column):
@@ -416,6 +461,74 @@ class _Planning:
         if pa.types.is_null(type_):
             raise self._error("this is NULL in every row and has no type; leave it out", item.span)
         return (Output(item.name, expression, type_),)
+
+    def _summary(self, item: Item) -> Output:
+        """An output of window joins: over columns of the left stream, and aggregates of the others."""
+        names = _Names(self._sources)
+        parsed = self._scan.read(item.words.first, item.words.end, names.resolve, SUMMARY)
+        pending = [parsed.expression]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, Column) and node.qualifier in self._rules:
+                raise self._error(
+                    f"{node} is a column of many tuples: write for example LAST({node}) or MAX({node})",
+                    parsed.place(node),
+                )
+            pending += () if isinstance(node, Aggregate) else node.children
+        for aggregate in aggregates(parsed.expression):
+            self._note(aggregate, parsed)
+        expression = replaced(parsed.expression, self._column_of)
+        if isinstance(expression, Column) and expression.qualifier not in self._rules:
+            return Output(item.name or expression.name, expression, output_type(expression, self._schemas))
+        if item.name is None:
+            raise self._error("an expression needs a name: add AS and a name", item.span)
+        numbered = {
+            alias: pa.schema([(str(n), aggregate_type(one, self._schemas)) for n, one in enumerate(found)])
+            for alias, found in self._rules.items()
+        }
+        try:
+            return Output(item.name, expression, check(expression, {**self._schemas, **numbered}))
+        except SchemaError as error:
+            message = str(error)
+            for column in expression.columns:
+                if column.qualifier in self._rules:
+                    message = message.replace(str(column), str(self._rules[column.qualifier][int(column.name)]))
+            raise self._error(message, parsed.span) from None
+
+    def _note(self, aggregate: Aggregate, parsed: Parsed) -> None:
+        """Add an aggregate to those of its window join."""
+        found = {column.qualifier for column in aggregate.columns} & self._rules.keys()
+        if len(found) > 1 or (not found and len(self._rules) > 1):
+            of = " and ".join(sorted(found)) or "no stream"
+            raise self._error(
+                f"{aggregate} is of {of}: an aggregate summarises the tuples of one window join, here of "
+                f"{' or '.join(self._rules)}; of one that is not NULL, such as its time, COUNT counts all",
+                parsed.place(aggregate),
+            )
+        try:
+            aggregate_type(aggregate, self._schemas)
+        except SchemaError as error:
+            raise self._error(str(error), parsed.place(aggregate)) from None
+        known = self._rules[next(iter(found or self._rules))]
+        if aggregate not in known:
+            known.append(aggregate)
+
+    def _column_of(self, aggregate: Aggregate) -> Column:
+        alias = next(alias for alias, known in self._rules.items() if aggregate in known)
+        return Column(alias, str(self._rules[alias].index(aggregate)))
+
+    def _with_aggregates(self, step: JoinStep, join: JoinClause) -> JoinStep:
+        """A step with what the outputs ask of it."""
+        if step.summary is None:
+            return step
+        known = tuple(self._rules[step.right])
+        if not known:
+            raise self._error(
+                f"nothing of {step.right} is in the result: SELECT an aggregate of its columns AS a name; SEMI JOIN "
+                "and ANTI JOIN say whether there is a tuple",
+                join.table.span,
+            )
+        return replace(step, summary=replace(step.summary, aggregates=known))
 
     def _star(self, item: Item, alias: str | None) -> tuple[Output, ...]:
         alias = alias[1:-1].replace('""', '"') if alias and alias.startswith('"') else alias

@@ -297,9 +297,8 @@ def _preserved(query: Query) -> list[set[str]]:
         return []
     names = {source.alias: source.stream.name for source in query.sources}
     last = query.kind_steps[-1]
-    is_outer = last.nearest is None
-    sides = [{names[last.right]}] if is_outer and last.kind in ("right", "full") else []
-    return sides if is_outer and last.kind == "right" else [*sides, {names[alias] for alias in query.core}]
+    sides = [{names[last.right]}] if last.is_outer and last.kind in ("right", "full") else []
+    return sides if last.is_outer and last.kind == "right" else [*sides, {names[alias] for alias in query.core}]
 
 
 def spread_placement(query: Query, stream: str, number: int, counted: bool) -> Placement:
