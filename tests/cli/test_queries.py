@@ -41,6 +41,13 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, liv
     return lambda *arguments: run(capsys, monkeypatch, *arguments)
 
 
+def test_parameters_are_read_as_json_or_as_text(live: Live, cli: Cli) -> None:
+    text = "SELECT t.sym FROM trades t WHERE t.sym = :sym AND t.px IN :px"
+    made = cli("query", "add", text, "--parameter", "sym=A B", "-p", "px=[1, 2]", "--json")
+    assert json.loads(made.out)["sql"] == "SELECT t.sym FROM trades t WHERE t.sym = 'A B' AND t.px IN (1, 2)"
+    assert cli("query", "add", text, "-p", "sym").code == 2
+
+
 def test_a_query_is_added_listed_shown_paused_and_dropped(live: Live, cli: Cli) -> None:
     made = cli("query", "add", NEAR, "--name", "near")
     assert made.code == 0

@@ -270,3 +270,14 @@ def test_an_empty_text_is_told_what_to_write(live: Live) -> None:
         answer = live.client().post(path, json={"sql": ""})
         assert answer.status_code == 422
         assert "the query is empty; write SELECT" in answer.json()["detail"]
+
+
+def test_parameters_become_literals(client: httpx.Client) -> None:
+    body = {
+        "sql": "SELECT t.sym FROM trades t WHERE t.px > :px AND t.sym IN :syms",
+        "parameters": {"px": 5, "syms": ["A"]},
+    }
+    made = client.post("/api/v1/queries", json=body)
+    assert made.json()["sql"] == "SELECT t.sym FROM trades t WHERE t.px > 5 AND t.sym IN ('A')"
+    told = problem(client.post("/api/v1/queries?dry_run=true", json={"sql": body["sql"]}), 422, "invalid-query")
+    assert ":px has no value" in told["detail"]

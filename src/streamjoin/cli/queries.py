@@ -21,7 +21,7 @@ import typer
 from streamjoin.cli import tables
 from streamjoin.cli.client import DEFAULT_URL, Client, ServerEvent
 from streamjoin.cli.local import AsJson
-from streamjoin.cli.tables import json_text, read_sql, visible
+from streamjoin.cli.tables import json_text, read_parameters, read_sql, visible
 from streamjoin.model.errors import ServiceError, SetupError
 
 commands = typer.Typer(help="Create, list, watch and drop the queries of a service.", no_args_is_help=True)
@@ -228,6 +228,12 @@ def add(
     allow_scan: Annotated[
         bool, typer.Option("--allow-scan", help="Allow a join without key or band to compare very many pairs.")
     ] = False,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter", "-p", metavar="NAME=VALUE", help="A value for :name in the query; may be repeated."
+        ),
+    ] = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -235,6 +241,8 @@ def add(
     """Create a query; returns when it is in force."""
     client = Client(url, token)
     body = {"sql": read_sql(sql, file), "name": name, "sink": sink, "allow_scan": allow_scan}
+    if parameters:
+        body["parameters"] = read_parameters(parameters)
     if dry_run:
         reply = client.post("queries", body, dry_run="true")
         _echo(reply) if as_json else tables.preview(reply)

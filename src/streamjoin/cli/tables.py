@@ -31,6 +31,24 @@ def read_sql(sql: str | None, file: Path | None) -> str:
     return sys.stdin.read() if sql == "-" else str(sql)
 
 
+def read_parameters(written: Sequence[str]) -> dict[str, Any]:
+    """Values by name, of texts such as `px=5`; what is no JSON, as in `sym=A`, is a text.
+
+    Raises:
+        typer.BadParameter: one has no name.
+    """
+    values: dict[str, Any] = {}
+    for one in written:
+        name, equals, value = one.partition("=")
+        if not equals or not name.isidentifier():
+            raise typer.BadParameter(f"{one!r}: write --parameter name=value, with the name after : in the query")
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
+
+
 def visible(text: str, *, lines: bool = False) -> str:
     r"""A text whose control characters, and those that turn the direction of writing, are written as escapes.
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 from streamjoin.queries.engine.engine import Engine
 from streamjoin.queries.engine.info import CatchingUp
+from streamjoin.queries.language.clauses import QueryText
+from streamjoin.queries.language.parameters import with_values
 from streamjoin.service.clients import ApiClient, Clients
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.hub import Hub
@@ -124,9 +126,9 @@ class Service:
         """
         return find_query(self.engine, name)
 
-    def preview(self, sql: str) -> Preview:
+    def preview(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Preview:
         """The plan of a query, without creating it."""
-        engine = self.engine
+        engine, sql = self.engine, _text(sql, parameters)
         with _as_problem(sql):
             check_limits(sql, self.config.limits)
             try:
@@ -135,10 +137,16 @@ class Service:
                 raise Problem(503, "engine-busy", str(error), headers={"Retry-After": "2"}) from error
 
     def create(
-        self, sql: str, name: str | None, sink: str | None, allow_scan: bool = False, client: ApiClient | None = None
+        self,
+        sql: str,
+        name: str | None,
+        sink: str | None,
+        allow_scan: bool = False,
+        client: ApiClient | None = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> QueryInfo:
         """Create a query for a client and return its record once it is in force."""
-        engine = self.engine
+        engine, sql = self.engine, _text(sql, parameters)
         if sink is not None and sink not in self.config.sinks:
             sinks = ", ".join(self.config.sinks) or "none"
             raise Problem(422, "unknown-sink", f"there is no sink {sink!r}; the service's file has: {sinks}")
@@ -214,6 +222,12 @@ def _pending_is_fine(engine: Engine, name: str) -> Iterator[None]:
     except StateError:
         if not any(query.name == name and query.state == "pending" for query in engine.queries()):
             raise
+
+
+def _text(sql: str, parameters: Mapping[str, Any] | None) -> str:
+    """The text of a query with the values of its parameters, in which errors have their places."""
+    with _as_problem(sql):
+        return with_values(QueryText(sql), parameters)
 
 
 @contextlib.contextmanager

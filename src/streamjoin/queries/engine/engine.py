@@ -372,6 +372,7 @@ class Engine:
         wait: bool = True,
         timeout: float = 30.0,
         *,
+        parameters: Mapping[str, Any] | None = None,
         budget: Budget | None = None,
         allow_scan: bool = False,
         owner: str | None = None,
@@ -386,6 +387,7 @@ class Engine:
                 memory when not given.
             wait: return when it is in force. Before the start nothing is waited for.
             timeout: how long to wait, in seconds.
+            parameters: a value for each `:name` of the text, which is stored with them; a list for `IN :names`.
             budget: what it may take of one batch; the engine's if not given.
             allow_scan: create it also if a join without key or band has to compare more pairs per second than
                 `Settings(scan_pairs=...)`.
@@ -394,7 +396,8 @@ class Engine:
 
         Raises:
             QueryError: the text does not parse or does not fit the streams; it says where.
-            SpecError: the name is taken, there are too many queries, or this one would compare too many pairs.
+            SpecError: the name is taken, there are too many queries, this one would compare too many pairs, or a
+                parameter is not in the text.
             StateError: it is not in force in time (it will be, unless dropped), or the engine has stopped.
             BackPressureError: 1,000 changes wait for the engine already; nothing was created.
         """
@@ -402,7 +405,7 @@ class Engine:
             taken = self._names_to_come()
             chosen = name if name is not None else next(n for i in self._names if (n := f"q{i}") not in taken)
             check_name(Create(chosen, sql), taken)
-            query = parse(sql, self._readers.streams, chosen)
+            query = parse(sql, self._readers.streams, chosen, parameters)
         if not allow_scan:
             refuse_scan(query, self._catalog.streams, self.settings.scan_pairs)
         if sink is None:
@@ -590,7 +593,9 @@ class Engine:
         explanation: Explanation = self._between_batches(self._loop.explain, timeout)
         return explanation
 
-    def preview(self, sql: str, timeout: float | None = None) -> Preview:
+    def preview(
+        self, sql: str, timeout: float | None = None, *, parameters: Mapping[str, Any] | None = None
+    ) -> Preview:
         """What creating a query would do; nothing is created.
 
         Raises:
@@ -598,7 +603,7 @@ class Engine:
             StateError: a batch ran for longer than `timeout` seconds.
         """
         with self._lock:
-            query = parse(sql, self._readers.streams)
+            query = parse(sql, self._readers.streams, parameters=parameters)
         estimate: Preview = self._between_batches(lambda: preview(query, self._loop.core.snapshot()), timeout)
         streams, limit = self._catalog.streams, self.settings.scan_pairs
         return replace(
@@ -647,6 +652,8 @@ def _is_done(change: Future[None], seconds: float) -> bool:
 
 def is_scan(query: Query, step: JoinStep) -> bool:
     """Whether no index serves a step: it has no key, no band and no interval."""
+    if step.summary is not None:
+        return not step.equalities and not step.by_key
 
     def type_of(column: Column) -> pa.DataType:
         return query.schemas[column.qualifier].field(column.name).type

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,6 +35,7 @@ from streamjoin.queries.language.clauses import (
     RangeClause,
     TokenRange,
 )
+from streamjoin.queries.language.parameters import with_values
 from streamjoin.queries.language.plan import (
     ROW,
     JoinKind,
@@ -50,10 +52,16 @@ from streamjoin.queries.language.plan import (
 from streamjoin.queries.language.summaries import SummaryRule
 
 
-def parse(text: str, streams: Mapping[str, Stream] | Iterable[Stream], name: str = "query") -> Query:
-    """The plan of a query over `streams`.
+def parse(
+    text: str,
+    streams: Mapping[str, Stream] | Iterable[Stream],
+    name: str = "query",
+    parameters: Mapping[str, Any] | None = None,
+) -> Query:
+    """The plan of a query over `streams`, with the values of its `:name` parameters.
 
     Raises:
+        SpecError: a value can't be written in SQL, or belongs to no parameter.
         QueryError: the text does not parse, does not fit the streams, or asks for what an ad-hoc query can't do.
 
     >>> trades = Stream("trades", pa.schema({"sym": pa.string(), "px": pa.int64(), "ts": pa.timestamp("us")}), "ts")
@@ -67,7 +75,8 @@ def parse(text: str, streams: Mapping[str, Stream] | Iterable[Stream], name: str
     if not isinstance(text, str):
         raise ExpressionError(f"a query is a text such as {clauses.SHAPE!r}, not {text!r}")
     known = streams.values() if isinstance(streams, Mapping) else streams
-    return _Planning(Scan.of(QueryText(text)), {stream.name: stream for stream in known}).query(name)
+    source = QueryText(with_values(QueryText(text), parameters))
+    return _Planning(Scan.of(source), {stream.name: stream for stream in known}).query(name)
 
 
 @dataclass

@@ -28,6 +28,9 @@ Column = Annotated[list[str], Field(min_length=2, max_length=2)]
 """A name and a type."""
 
 
+Parameter = Annotated[str, Field(max_length=20_000)] | bool | int | float | None
+
+
 class NewQuery(BaseModel):
     """A query to create or, with `dry_run`, to check."""
 
@@ -44,6 +47,10 @@ class NewQuery(BaseModel):
     allow_scan: Annotated[
         bool, Field(description="Create it also if a join without key or band is expected to compare very many pairs.")
     ] = False
+    parameters: Annotated[
+        dict[str, Parameter | list[Parameter]] | None,
+        Field(max_length=100, description="A value for each `:name` of the text; a list of them for `IN :names`."),
+    ] = None
 
 
 class Described(BaseModel):

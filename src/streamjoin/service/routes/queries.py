@@ -126,9 +126,11 @@ async def create_query(
     """Create a query; the response comes when it is in force. It joins the tuples of all later batches."""
     service = service_of(request)
     if dry_run:
-        return respond(await service.previews.run(service.preview, body.sql))
+        return respond(await service.previews.run(service.preview, body.sql, body.parameters))
     client = request.scope.get(CLIENT)
-    created = await service.changes.run(service.create, body.sql, body.name, body.sink, body.allow_scan, client)
+    created = await service.changes.run(
+        service.create, body.sql, body.name, body.sink, body.allow_scan, client, body.parameters
+    )
     return respond(created, 201, {"Location": f"/api/v1/queries/{created.name}"})
 
 
