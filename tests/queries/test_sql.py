@@ -124,7 +124,7 @@ LOOKUP = (
 UNBOUNDED = LOOKUP.replace(" TOLERANCE 5 SECONDS", "")
 REFUSED = [
     ("", "the query is empty; write SELECT", ""),
-    ("UPDATE x", "a query starts with SELECT", "UPDATE"),
+    ("BEGIN x", "a query starts with SELECT", "BEGIN"),
     ("WITH x AS (SELECT 1) SELECT * FROM x", "WITH is not allowed here", "WITH"),
     ("SELECT", "something is missing after SELECT", "SELECT"),
     ("SELECT t.px", "FROM is missing", ""),

@@ -24,7 +24,7 @@ from streamjoin.model.errors import ExpressionError
 from streamjoin.model.expression.aggregates import AGGREGATES, Aggregate
 from streamjoin.model.expression.conversion import Conversion, Resolve
 from streamjoin.model.expression.nodes import Column, Expression
-from streamjoin.model.expression.refusals import CONDITION, JSON, REGEX, SUMMARY, subquery
+from streamjoin.model.expression.refusals import CONDITION, JSON, OPERATORS, REGEX, SUMMARY, subquery
 from streamjoin.model.expression.source_text import SourceText, Span, Word
 
 
@@ -170,7 +170,11 @@ def _syntax_error(source: SourceText, error: ParseError, where: str) -> Expressi
     text = source.of(word)
     description = str(detail.get("description", error))
     index = source.words.index(word) if word in source.words else 0
-    if index and source.words[index - 1].kind == "DOT":
+    near = source.text[max(0, source.words[index - 1].start - 1 if index else 0) : word.end + 1]
+    operator = next((known for known in OPERATORS if known in near), None)
+    if operator is not None and "'" not in near:
+        message = OPERATORS[operator]
+    elif index and source.words[index - 1].kind == "DOT":
         message = f'{text!r} is a reserved word; as a column write "{text}", with the quotes'
     elif word.kind in ("SELECT", "WITH", "VALUES"):
         message = subquery(where)
@@ -179,7 +183,9 @@ def _syntax_error(source: SourceText, error: ParseError, where: str) -> Expressi
     elif text in (":", "@"):
         message = JSON.format(where=where)
     elif "Unexpected token" in description:
-        message = f"unexpected {text!r}: " + ("a condition is one boolean expression" if where == CONDITION else where)
+        message = f"unexpected {text!r}: " + (
+            "a condition is one boolean expression" if where == CONDITION else "the expression before it is complete"
+        )
     elif text == ")" and "missing for" in description:
         message = "an argument is missing before ')'"
     elif "number of provided arguments" in description:
@@ -188,6 +194,8 @@ def _syntax_error(source: SourceText, error: ParseError, where: str) -> Expressi
         message = f"something is missing after {text!r}"
     elif "missing for" in description:
         message = f"something is missing before {text!r}"
+    elif description == "Expected ]":
+        message = "a list is written in parentheses, and only after IN"
     elif description.startswith("Expecting"):
         message = f"expected {description.removeprefix('Expecting ')!r} after {text!r}"
     else:

@@ -46,8 +46,46 @@ _INSTEAD: Final = (
     ("STRPTIME STR_TO_TIME PARSE_TIMESTAMP TO_DATE", "TRY_CAST(x AS TIMESTAMP) reads '2024-01-31 12:00:00'"),
     ("IS_NAN ISNAN", "NaN is NULL here, so write x IS NULL"),
     ("CONCAT_WS FORMAT PRINTF", "write a || '-' || b"),
-    ("STRING_SPLIT SPLIT STR_SPLIT STRING_TO_ARRAY", "there are no lists; write SPLIT_PART(x, ',', 1)"),
+    (
+        "STRING_SPLIT SPLIT STR_SPLIT STRING_TO_ARRAY REGEXP_SPLIT_TO_ARRAY",
+        "there are no lists; write SPLIT_PART(x, ',', 1)",
+    ),
+    (
+        "LIST_CONTAINS ARRAY_CONTAINS ARRAY_SIZE LIST_VALUE ARRAY STRUCT_PACK STRUCT_EXTRACT ELEMENT_AT UNNEST EXPLODE",
+        "lists, maps and structs can't be read; make what you need of them a column before the join",
+    ),
+    (
+        "TIME_BUCKET DATE_BIN TIMESTAMP_FLOOR TIMESTAMP_CEIL TOSTARTOFMINUTE TOSTARTOFHOUR TOSTARTOFINTERVAL",
+        "write DATE_TRUNC('minute', x)",
+    ),
+    ("TUMBLE HOP WINDOW SESSION TUMBLE_START TUMBLE_END", "a window of time belongs in GROUP BY"),
+    (
+        "LAG LEAD ROW_NUMBER RANK DENSE_RANK NTILE FIRST_VALUE LAST_VALUE",
+        "the tuple before is found by FROM a x ASOF JOIN a y MATCH_CONDITION (x.ts > y.ts) ON x.k = y.k",
+    ),
+    ("TRY", "write TRY_CAST(x AS type); no other function fails"),
+    (
+        "NVL2 DECODE DECODE_CASE ISNULL ZEROIFNULL NULLIFZERO",
+        "write CASE WHEN x IS NULL THEN y ELSE z END, or COALESCE",
+    ),
+    ("HASH MD5 SHA1 SHA256 SHA2 FARM_FINGERPRINT", "compare the values themselves"),
+    ("INITCAP REPEAT ASCII CHR SOUNDEX LEVENSHTEIN", "make it a column before the join"),
+    ("CBRT", "write SIGN(x) * POWER(ABS(x), 1.0 / 3)"),
+    ("CONVERT_TIMEZONE FROM_UTC_TIMESTAMP TO_UTC_TIMESTAMP TIMEZONE", "times with a zone are read in UTC"),
+    ("AGO", _SAME),
+    ("ALL", "write x NOT IN (1, 2), or x IN (1, 2)"),
+    ("COLUMNS", "write the columns that you want, each with its name"),
 )
+OPERATORS: Final = {
+    "//": "// is not allowed: write FLOOR(x / y)",
+    "**": "** is not allowed: write POWER(x, y)",
+    "<<": "bits can't be shifted: write x * POWER(2, n)",
+    ">>": "bits can't be shifted: write FLOOR(x / POWER(2, n))",
+    "MOD": "MOD is not allowed between two values: write x % y",
+    "%s": "a parameter has a name: write :name, and give its value beside the text",
+    ":=": "arguments have no names: write them in their order",
+}
+"""Operators that the parser does not know here, and what to write instead."""
 _ADVICE: Final = {name: advice for names, advice in _INSTEAD for name in names.split()}
 """What to write instead of functions that are not here."""
 
@@ -69,8 +107,12 @@ _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("All", "{subquery}", ("ALL",)),
     ("AtTimeZone", f"AT TIME ZONE is not allowed: {_ZONE}", ()),
     ("BitwiseXor", "^ is not allowed: write POWER(x, y)", ("CARET",)),
-    ("Any", "a subquery or list after ANY is not allowed in {where}", ("ANY", "SOME")),
-    ("Window", "a window function is not allowed in {where}, which sees one row of each side", ("OVER",)),
+    ("Any", "ANY is not allowed in {where}: write x IN (1, 2), or for a subquery SEMI JOIN", ("ANY", "SOME")),
+    (
+        "Window",
+        "a window function is not allowed in {where}: for the tuples around each one write WINDOW JOIN with itself",
+        ("OVER",),
+    ),
     ("AggFunc", "the aggregate {name} is not allowed in {where}, which sees one row of each side", ()),
     ("Placeholder", "a placeholder is not allowed: write the value itself", ("PLACEHOLDER", "COLON")),
     ("Parameter", PARAMETER, ("PARAMETER",)),
@@ -78,10 +120,11 @@ _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Tuple", "a list of values is only allowed after IN", ()),
     ("Distinct", "DISTINCT is only allowed in IS [NOT] DISTINCT FROM", ("DISTINCT",)),
     ("Dot", "a column is written qualifier.name, and functions have no qualifier", ()),
-    ("Struct", "braces are not allowed in {where}", ("L_BRACE",)),
+    ("Struct", "braces are not allowed in {where}: a parameter is written :name", ("L_BRACE",)),
     *((kind, REGEX, ()) for kind in ("RegexpILike", "RegexpFullMatch", "SimilarTo", "Glob")),
     ("BitwiseNot", "~ is not allowed; allowed operators: + - * / %", ("TILDE",)),
     ("Bracket", JSON, ()),
+    ("IntDiv", "DIV is not allowed: write FLOOR(x / y)", ()),
     ("Binary", "this operator is not allowed; allowed: + - * / %, comparisons, AND, OR", ()),
     ("Command", "a statement is not allowed in {where}", ()),
     ("Func", "unknown function {name}; {near}known: {functions}", ()),

@@ -17,6 +17,7 @@ from streamjoin.model.durations import UNITS
 from streamjoin.model.errors import ExpressionError, QueryError
 from streamjoin.model.expression.source_text import SourceText, Span, Word
 from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window
+from streamjoin.queries.language import advice
 from streamjoin.queries.language.plan import MAX_SOURCES, OUTER, JoinKind
 
 WHERE: Final = "an ad-hoc query"
@@ -33,13 +34,14 @@ _REFUSED: Final = {
     "FETCH": f"FETCH is not allowed here: {_WHOLE}",
     "QUALIFY": "QUALIFY is not allowed here: there are no window functions",
     "WINDOW": "WINDOW is not allowed here: each join has its own, JOIN b WITHIN 3 SECONDS ON ...",
-    "UNION": "UNION is not allowed here: create one query for each SELECT",
-    "EXCEPT": "EXCEPT is not allowed here: create one query for each SELECT",
-    "INTERSECT": "INTERSECT is not allowed here: create one query for each SELECT",
-    "WITH": "WITH is not allowed here: a query reads streams, not subqueries",
+    "UNION": "UNION is not allowed here: create one query for each SELECT; they may write to one table or topic",
+    "EXCEPT": "EXCEPT is not allowed here: write ANTI JOIN b WITHIN 3 SECONDS ON ... for the tuples without a match",
+    "INTERSECT": "INTERSECT is not allowed here: write SEMI JOIN b WITHIN 3 SECONDS ON ... for the tuples with a match",
+    "WITH": "WITH is not allowed here: a query reads streams, not subqueries; write its conditions in place",
     "INTO": "INTO is not allowed here: the result goes to the query's sink",
-    "LATERAL": "LATERAL is not allowed here: a query reads streams, not subqueries",
+    "LATERAL": "LATERAL is not allowed here: make rows of lists before the join: push one tuple for each element",
 }
+_STAR: Final = "* is all columns: write those that you want, each with its name"
 _REFUSED_JOINS: Final = {
     "CROSS": "a cross join is not allowed here: write JOIN ... WITHIN ... ON with a condition",
     "NATURAL": "NATURAL is not allowed here: write the condition after ON",
@@ -198,7 +200,7 @@ class _Reader:
         if self._kind() in _REFUSED:
             raise self._refused()
         if not self._take("SELECT"):
-            raise self._error(f"a query starts with SELECT: {SHAPE}")
+            raise self._error(advice.of_statement(self._text()) or f"a query starts with SELECT: {SHAPE}")
         items = self._items()
         first = self._table()
         joins: list[JoinClause] = []
@@ -236,8 +238,16 @@ class _Reader:
         return self._error(_REFUSED[self._kind()])
 
     def _unexpected(self) -> ExpressionError:
+        if self._kind() == "EXCEPT" and self._kind(-1) == "STAR":
+            return self._error(_STAR)
         if self._kind() in _REFUSED:
             return self._refused()
+        for word in self._words[self._at - 1 : self._at + 1][::-1]:
+            # It may have been read as the stream's alias.
+            if (foreign := advice.of_clause([self._source.of(word)])) is not None:
+                return self._error(foreign, word)
+        if self._kind() == "USING" and self._text(1).upper() == "SAMPLE":
+            return self._error(str(advice.of_clause(["TABLESAMPLE"])).replace("TABLESAMPLE", "USING SAMPLE"))
         if self._kind() in ("ON", "USING"):
             return self._error(f"{self._text().upper()} follows JOIN ... WITHIN ...: {SHAPE}")
         return self._error(f"unexpected {self._text()!r}; a query is {SHAPE}")
@@ -300,6 +310,15 @@ class _Reader:
         tokens = self._token_range(self._text(-1), commas=True)
         words = self._words[tokens.first : tokens.end]
         span = words[0].start, words[-1].end
+        if len(words) > 1 and words[0].kind == "STAR" and words[1].kind != "ALIAS":
+            raise self._source.error(_STAR, *span)
+        if (
+            words[0].kind == "VAR"
+            and self._source.of(words[0]).upper() == "TOP"
+            and words[1:2]
+            and words[1].kind == "NUMBER"
+        ):
+            raise self._error(_REFUSED["LIMIT"].replace("LIMIT", "TOP"), words[0])
         if len(words) > 2 and words[-2].kind == "ALIAS":
             return Item(TokenRange(tokens.first, tokens.end - 2), self._name(words[-1], "an output"), span)
         if words[-1].kind == "ALIAS":
@@ -320,7 +339,11 @@ class _Reader:
 
     def _table(self) -> NamedStream:
         if self._kind() in ("L_PAREN", "SELECT", "VALUES", "LATERAL", "UNNEST"):
-            raise self._error("a subquery is not allowed here: name a stream")
+            if (foreign := advice.of_clause([self._text()])) is not None:
+                raise self._error(foreign)
+            raise self._error(
+                "a subquery is not allowed here: name a stream, and write its conditions and outputs in place"
+            )
         if not self._kind():
             raise self._error("the name of a stream is missing")
         word = self._words[self._at]
@@ -329,7 +352,10 @@ class _Reader:
         if self._kind() == "DOT":
             raise self._error("a stream has a plain name, without a catalog or database before it")
         if self._kind() == "L_PAREN":
-            raise self._error("a table function is not allowed here: name a stream", word)
+            raise self._error(
+                "a table function is not allowed here: name a stream; files are read by a source that is registered",
+                word,
+            )
         alias, last = stream, word
         if self._take("ALIAS") or (self._kind() and not self._clause_follows()):
             if not self._kind():
@@ -352,15 +378,19 @@ class _Reader:
     def _join_words(self) -> tuple[Word, ...] | None:
         """The words up to JOIN, which are taken; None where no join follows."""
         if self._kind() == "COMMA":
+            if (foreign := advice.of_clause([self._text(1)])) is not None:
+                raise self._error(foreign, self._words[self._at + 1])
             raise self._error(f"a comma between streams is not allowed here: write {SHAPE}")
         if self._kind() in _REFUSED_JOINS:
-            raise self._error(_REFUSED_JOINS[self._kind()])
+            raise self._error(advice.of_clause([self._text(1), self._text(2)]) or _REFUSED_JOINS[self._kind()])
         first = self._at
         while self._kind() in _KIND_STARTS or (self._kind() == "WINDOW" and self._kind(1) in ("JOIN", *_KIND_STARTS)):
             self._at += 1
         if self._take("JOIN"):
             return tuple(self._words[first : self._at])
         if self._at > first:
+            if (foreign := advice.of_clause([self._text()])) is not None:
+                raise self._error(foreign)
             raise self._error(f"JOIN is missing; {_KINDS_ALLOWED}", self._words[self._at - 1])
         return None
 
@@ -534,6 +564,12 @@ class _Reader:
         return lambda message: self._source.error(message, within.start, last.end)
 
     def _no_window(self, table: NamedStream) -> ExpressionError:
+        foreign = advice.of_clause([self._text()])
+        if foreign is not None:
+            return self._error(foreign)
+        later = [word for word in self._words[self._at :] if self._source.of(word).upper() == "WITHIN"]
+        if self._kind() == "ON" and later and later[0].kind == "VAR":
+            return self._error(f"WITHIN comes before ON: JOIN {table.stream} WITHIN 3 SECONDS ON ...", later[0])
         if self._kind() and self._kind() not in _STARTS:
             return self._error(f"unexpected {self._text()!r}: after the stream and its alias comes WITHIN")
         message = (
