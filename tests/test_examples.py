@@ -159,6 +159,24 @@ def test_anti_join(tmp_path: Path) -> None:
     ]
 
 
+def test_weather_around(tmp_path: Path) -> None:
+    assert shown("weather_around.py", tmp_path).splitlines() == [
+        "27,004 flights, 0 without an observation",
+        "wind up to 0-15 mph: 9 minutes late, 15,410 flights",
+        "wind up to 15-25 mph: 8 minutes late, 9,365 flights",
+        "wind up to 25-100 mph: 23 minutes late, 2,229 flights",
+    ]
+
+
+def test_markouts(tmp_path: Path) -> None:
+    assert shown("markouts.py", tmp_path).splitlines() == [
+        "7,200 trades, 7,136 of them with all markouts so far",
+        " 1 s after: +1.37 cents on average, ahead 63% of the time",
+        " 5 s after: +1.37 cents on average, ahead 56% of the time",
+        "30 s after: +1.38 cents on average, ahead 54% of the time",
+    ]
+
+
 def test_asof_backward(tmp_path: Path) -> None:
     assert shown("asof_backward.py", tmp_path).splitlines() == [
         "27,004 flights, 0 without an observation",
