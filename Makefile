@@ -52,7 +52,7 @@ test: ## ruff, mypy --strict and the whole test suite
 	@$(MAKE) --no-print-directory --jobs 4 lint $(READY)
 	@$(PYTEST) --slowest $(ARGS)
 
-quick: $(STAMP) ## the library's tests that need no Spark, browser or broker, in about two minutes
+quick: $(STAMP) ## the library's tests that need no Spark, browser or broker, in about three minutes
 	@STREAMJOIN_QUICK=1 $(PYTEST) --ignore tests/benchmarks -m "not (spark or broker or browser or slow)" $(ARGS)
 
 house: ## the shape of the package in figures; ARGS=--names shows what is behind each

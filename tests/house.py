@@ -10,6 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +44,12 @@ class Module:
         return (node for node in self.tree.body if isinstance(node, ast.ClassDef))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax tree, read once for all that look at it."""
+    return ast.parse(path.read_text())
+
+
 def modules() -> dict[str, Module]:
     """All modules of the package by dotted name."""
     found = {}
@@ -50,7 +57,7 @@ def modules() -> dict[str, Module]:
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         text = path.read_text()
-        module = Module(path, name, ast.parse(text), len(text.splitlines()))
+        module = Module(path, name, parsed(path), len(text.splitlines()))
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:

@@ -16,6 +16,7 @@ import pytest
 import streamjoin
 import streamjoin.queries.engine.engine as adhoc_engine
 from tests import house
+from tests.house import parsed
 
 PACKAGE = Path(streamjoin.__file__).parent
 TESTS = Path(__file__).parent
@@ -77,11 +78,6 @@ def name_of(path: Path) -> str:
 def layer_of(path: Path) -> str:
     first = path.relative_to(PACKAGE).parts[0]
     return first.removesuffix(".py")
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 @cache

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 from tests.page import chromium
 from tests.page.light_service import LightService
+from tests.seeds import THOROUGH
 
 PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
 DESKTOP = {"width": 1440, "height": 960}
@@ -65,9 +66,11 @@ def visit(browser: Browser) -> Iterator[Visit]:
 
 @pytest.fixture
 def picture() -> Picture:
-    """Keeps what is to be seen, for people: build/screenshots/NAME.png."""
+    """Keeps what is to be seen, in build/screenshots, for people: in `make thorough`, or with STREAMJOIN_PICTURES."""
 
     def taken(page: Page, name: str) -> None:
+        if not (THOROUGH or "STREAMJOIN_PICTURES" in os.environ):
+            return
         PICTURES.mkdir(parents=True, exist_ok=True)
         page.evaluate("scrollTo(0, 0)")
         whole = page.locator("dialog[open]").count() == 0
