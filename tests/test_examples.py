@@ -262,8 +262,43 @@ def test_dashboard_queries(tmp_path: Path) -> None:
     ]
 
 
+def measured(name: str, cwd: Path) -> list[str]:
+    """What the program of a paper says it measured, behind the paper's claim."""
+    claim, *lines = shown(f"papers/{name}", cwd).splitlines()
+    assert claim.startswith("the paper: ")
+    return lines
+
+
+def test_the_pim_trees_paper(tmp_path: Path) -> None:
+    lines = measured("pim_tree.py", tmp_path)
+    assert [line.split(":")[0] for line in lines] == [
+        "B+-tree, one thread", "IM-Tree, one thread", "PIM-Tree, one thread", "PIM-Tree, two threads",
+    ]  # fmt: skip
+    assert {line.split("; ")[1] for line in lines} == {"721,153 rows, 2.0 a tuple"}
+
+
+def test_scalejoins_paper(tmp_path: Path) -> None:
+    lines = measured("scalejoin.py", tmp_path)
+    assert len(lines) == 3
+    assert {line.split("; ")[1] for line in lines} == {"360 rows, digest 352e9b78"}
+
+
+def test_the_handshake_joins_paper(tmp_path: Path) -> None:
+    window, *lines = measured("handshake.py", tmp_path)
+    assert window == "a window takes 500 ms"
+    assert [line.split(":")[0] for line in lines] == ["handshake", "low_latency_handshake"]
+    assert {line.split("; ")[1] for line in lines} == {"8,203 rows"}
+
+
+def test_ajoins_paper(tmp_path: Path) -> None:
+    shared, alone, gain = measured("ajoin.py", tmp_path)
+    assert shared.startswith("40 queries shared: ") and alone.startswith("40 queries each on its own: ")
+    assert shared.split("/s, ")[-1] == alone.split("/s, ")[-1] == "1,111,821 rows"
+    assert gain.startswith("sharing: ")
+
+
 def test_every_example_is_run() -> None:
     written = Path(__file__).read_text()
     assert "kafka_once.py" in (Path(__file__).parent / "service" / "test_serve_kafka.py").read_text()
-    names = {path.name for path in EXAMPLES.glob("*.py")} - {"kafka_once.py"}
-    assert [name for name in names if not re.search(rf'(output|shown)\("{name}"', written)] == []
+    names = {path.name for path in EXAMPLES.rglob("*.py")} - {"kafka_once.py"}
+    assert [name for name in names if not re.search(rf'(output|shown|measured)\("{name}"', written)] == []

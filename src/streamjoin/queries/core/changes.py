@@ -261,9 +261,9 @@ class QueryRegistry:
 
     def bands(self) -> list[tuple[BandTerm, str, str]]:
         """The bands of all joins, with the streams of their columns."""
-        keys = {entry.paths.keyed.key for entry in self.running.values() if entry.query.steps}
+        keys = dict.fromkeys(entry.paths.keyed.key for entry in self.running.values() if entry.query.steps)
         return [
-            (band, *(key.streams[int(column.qualifier[1:])] for column in (band.left, band.right)))
+            (band, key.streams[int(band.left.qualifier[1:])], key.streams[int(band.right.qualifier[1:])])
             for key in keys
             for band in key.bands
         ]

@@ -140,7 +140,8 @@ def _share_of(band: BandTerm, left: pa.Table, right: pa.Table) -> float:
     if lefts.valid is not None:
         lo, hi = lo[lefts.valid], hi[lefts.valid]
     met = np.searchsorted(words, hi, side="right") - np.searchsorted(words, lo, side="left")
-    return float(max(0.5, np.maximum(met, 0).sum())) / (left.num_rows * right.num_rows)
+    pairs: int = left.num_rows * right.num_rows
+    return max(0.5, float(np.maximum(met, 0).sum())) / pairs
 
 
 def _chosen(bucket: Bucket) -> Array:
