@@ -136,3 +136,21 @@ def test_merges_count_the_entries_they_move() -> None:
     leaves = moved // 32
     assert counted["ib_chain"] == moved + leaves
     assert counted["im_tree"] - counted["ib_chain"] <= 1  # an empty tree has one leaf
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["window known", "window unknown"])
+def test_a_merged_index_has_room_for_what_is_live(known: bool) -> None:
+    """At merge ratio 1 as many entries expire as come between two merges: they need no room in the output."""
+    window, chunk = 1 << 15, 1 << 11
+    random = np.random.default_rng(3)
+    words = random.integers(0, 1 << 40, 5 * window)
+    index = make_index("pim_tree", window if known else None, merge_ratio=1.0)
+    for end in range(chunk, words.size + 1, chunk):
+        index.expire(end - window)
+        index.insert(words[end - chunk : end], np.arange(end - chunk, end))
+    index.check()
+    parts = index.nbytes()
+    # 16 bytes an entry, and some more; without what expires by then it would be twice as much.
+    assert max(parts["T_S"], parts["merge buffer"]) < (20 if known else 25) * window
+    found, seqs = index.probe(words[-window:], words[-window:], words.size - window)
+    assert np.array_equal(np.sort(seqs), np.arange(words.size - window, words.size)) and found.size == window

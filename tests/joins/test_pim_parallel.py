@@ -15,7 +15,9 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.pim_tree.crew import SharedJoin, Tuples
+from streamjoin.pim_tree.join import PimParallel
 from streamjoin.pim_tree.kernels import work_queue as q
+from streamjoin.pim_tree.kernels.shared_tree import ROOM
 from streamjoin.pim_tree.shared import SharedPimTree
 from tests.deadlock import no_deadlock
 from tests.joins.pim_parallel_runs import Stream, check, digest, expected, joined, piece
@@ -254,3 +256,18 @@ def test_an_error_of_one_thread_reaches_the_caller_and_ends_the_join() -> None:
         with pytest.raises(sj.StateError, match="open a new one"):
             join.run(tuples, refuse)
         join.close()
+
+
+def test_trees_have_room_for_what_is_live() -> None:
+    """What a merge leaves out needs no room in the tree that it writes."""
+    window, rng = 1 << 15, np.random.default_rng(5)
+    spec = sj.JoinSpec(on=sj.Band("k", "k", 1), window=sj.CountWindow(window), self_join=True)
+    with sj.open(spec, "pim_parallel", 2, options={"merge_ratio": 1.0, "width": 8}) as join:
+        for _ in range(20):
+            join.push(left=pa.table({"k": rng.integers(0, 1 << 40, window // 4)}))
+        assert join.metrics()["merges"] >= 3
+        algorithm = join._operator.algorithm
+        assert isinstance(algorithm, PimParallel)
+        (tree,) = set(algorithm.shared.sides)
+        assert max(int(each[ROOM]) for each in tree.trees) < 1.4 * window
+        tree.check()

@@ -141,7 +141,7 @@ def _share_of(band: BandTerm, left: pa.Table, right: pa.Table) -> float:
         lo, hi = lo[lefts.valid], hi[lefts.valid]
     met = np.searchsorted(words, hi, side="right") - np.searchsorted(words, lo, side="left")
     pairs: int = left.num_rows * right.num_rows
-    return max(0.5, float(np.maximum(met, 0).sum())) / pairs
+    return float(max(0.5, np.maximum(met, 0).sum())) / pairs
 
 
 def _chosen(bucket: Bucket) -> Array:
