@@ -139,3 +139,21 @@ def test_rows_of_100_kb_and_a_thousand_columns() -> None:
         found = engine.newest("wide", 1_000).table
     assert found.num_rows == sum((batches[0]["k"].to_numpy() == k).sum() for k in batches[1]["k"].to_pylist())
     assert len(found["b"][0].as_py()) == 100_000
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.bool_(), pa.decimal128(12, 2)])
+def test_few_values_of_many_are_taken_without_joining_the_chunks(
+    type_: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [None if n % 7 == 0 else n % 3 == 0 if pa.types.is_boolean(type_) else str(n) for n in range(900)]
+    column = pa.chunked_array(
+        [pa.array(cells[cut]).cast(type_) for cut in (slice(0, 500), slice(500, 500), slice(500, None))]
+    )
+    monkeypatch.setattr(large_columns, "_MANY", 800)
+    monkeypatch.setattr(large_columns, "_take", _overflow)
+    monkeypatch.setattr(large_columns, "is_overflow", lambda _: False)
+    for places in ([], [899], [3, 499, 500, 3, 7, 899, 0]):
+        taken = flat(large_columns.take_values(column, np.array(places, np.int64)))
+        assert taken.to_pylist() == [column[place].as_py() for place in places]
+    with pytest.raises(pa.ArrowInvalid):
+        large_columns.take_values(column, np.arange(900))

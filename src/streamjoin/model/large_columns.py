@@ -19,6 +19,8 @@ MOST_BYTES = (1 << 31) - (1 << 20)
 """The bytes of text that one array may have, with a margin."""
 CHUNK_BYTES = 1 << 30
 """Chunks are joined up to this size."""
+# Where fewer than one in `_FEW` values are taken, chunks with more than `_MANY` in all are not joined first.
+_FEW, _MANY = 16, 1 << 17
 
 
 def is_overflow(error: pa.ArrowException) -> bool:
@@ -39,6 +41,9 @@ def take_rows(table: pa.Table, places: Array) -> pa.Table:
 
 def take_values(column: pa.ChunkedArray, places: Array) -> pa.ChunkedArray | pa.Array:
     """The values of a column at `places`, in as few chunks as their bytes allow."""
+    if column.num_chunks > 1 and len(column) > _MANY and len(places) < len(column) // _FEW:
+        # Joining the chunks would take longer than looking at each.
+        return pa.chunked_array(_pieces(column, places), column.type)
     try:
         return _take(column, places)
     except pa.ArrowInvalid as error:
