@@ -240,7 +240,7 @@ class GateInlets:
             self.carried.note(inlet.key[0], call.rows)
             inlet.tuples += call.rows.num_rows
             self.queued.add(np.array([time.monotonic_ns() - call.arrived], np.int64))
-            return self._push(inlet, call.rows, call.arrived)
+            return self._push(inlet, call.table, call.arrived)
         if call.event == "advance":
             inlet.clock = max(inlet.clock, min(call.time + self._lateness, (1 << 63) - 1))
             return self._settle(inlet)

@@ -357,7 +357,9 @@ class PushPlan:
         if n_right:
             right.include(_arrow_columns(right, batches[1]) if right.arrow_names else _NO_COLUMNS, n_right)
 
-    def take_push(self, side: int, rows: pa.Table, own: I64, arrived: I64, now: int) -> EncodedPush | None:
+    def take_push(
+        self, side: int, rows: pa.Table | pa.RecordBatch, own: I64, arrived: I64, now: int
+    ) -> EncodedPush | None:
         """Encode and store a push of one side, in arrival order and without times; None if kernels can't read it.
 
         `own` and `arrived` get, for each tuple, its position doubled plus its side, and the time `now`.

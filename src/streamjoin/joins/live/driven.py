@@ -123,8 +123,8 @@ class DrivenJoin(Join):
         return () if self._intake.gate is None else self._intake.gate.holders
 
     def _join_at_once(self, operator: Operator, call: Call) -> JoinedRows | None:
-        inputs = (None, call.rows) if call.side else (call.rows, None)
-        rows = operator.join_at_once(*inputs, self._batch_rows)
+        left, right = (None, call.rows) if call.side else (call.rows, None)
+        rows = operator.join_at_once(left, right, self._batch_rows)
         if rows is None or call.rows is None:
             return None
         first, n = self._position, call.rows.num_rows
@@ -293,7 +293,9 @@ class DrivenRunner:
 
     # -- sources -------------------------------------------------------------------------------------------
 
-    def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
+    def push(
+        self, side: int, name: str, rows: pa.Table | pa.RecordBatch, arrived: int, timeout: float | None = None
+    ) -> None:
         """Join tuples in this thread if the join is idle, or put them into the inbox; waits while that is full."""
         call = Call("push", side, name, arrived, rows)
         if rows.num_rows <= MOST_HERE and self._is_rare(arrived):

@@ -293,12 +293,12 @@ class PushedRows:
     """The tuples of the pushes among some calls, in their order."""
 
     def __init__(self, calls: list[Call]) -> None:
-        self._pushes = [(call, call.rows) for call in calls if call.rows is not None]
-        self.sizes = [rows.num_rows for _, rows in self._pushes]
+        self._pushes = [(call, table) for call in calls if (table := call.table) is not None]
+        self.sizes = [table.num_rows for _, table in self._pushes]
 
     def tables(self, side: int) -> list[pa.Table]:
         """The tables of one side."""
-        return [rows for call, rows in self._pushes if call.side == side]
+        return [table for call, table in self._pushes if call.side == side]
 
     def table(self, side: int) -> pa.Table | None:
         """The tuples of one side as one table; None without any."""

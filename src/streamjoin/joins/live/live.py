@@ -438,11 +438,11 @@ class Live:
 
     # -- what sources use ----------------------------------------------------------------------------------
 
-    def prepare(self, side: int, data: object) -> pa.Table:
-        """Pushed data as a table of the side's schema."""
+    def prepare(self, side: int, data: object) -> pa.Table | pa.RecordBatch:
+        """Pushed data in the side's schema."""
         schema = self._schemas[side]
         if schema is not None and isinstance(data, pa.RecordBatch | pa.Table) and data.schema.equals(schema):
-            return data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+            return data
         self._check_process()
         table = as_table(data, SIDES[side], self._named[side])
         if has_columns(data) or is_pandas(data):

@@ -67,10 +67,15 @@ class Call:
     side: int
     source: str
     arrived: int = 0
-    rows: pa.Table | None = None
+    rows: pa.Table | pa.RecordBatch | None = None
     """The tuples of a push."""
     time: int = 0
     """The ticks of an `advance`."""
+
+    @property
+    def table(self) -> pa.Table | None:
+        """The tuples as a table."""
+        return pa.Table.from_batches([self.rows]) if isinstance(self.rows, pa.RecordBatch) else self.rows
 
 
 Deliver = Callable[[Delivery], None]
@@ -116,7 +121,9 @@ class Runner(Protocol):
     def start(self, deliver: Deliver, fail: Fail) -> None:
         """Start the threads."""
 
-    def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
+    def push(
+        self, side: int, name: str, rows: pa.Table | pa.RecordBatch, arrived: int, timeout: float | None = None
+    ) -> None:
         """Take tuples of one source, in its own order; waits while there is no room for them.
 
         Raises:

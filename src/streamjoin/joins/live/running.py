@@ -268,10 +268,10 @@ class InboxIntake:
             return False
         gate = self._intake.gate
         if tuples:
-            waits = time.monotonic_ns() - np.array([call.arrived for call in calls if call.rows is not None], np.int64)
-            self.queued.add(waits)
+            arrived = np.array([call.arrived for call in calls if call.rows is not None], np.int64)
+            self.queued.since(arrived)
             if gate is None:
-                self.released.add(waits)
+                self.released.since(arrived)
         if gate is None and len(calls) * LEAST_JOINED <= max(tuples, MOST_SINGLE * LEAST_JOINED):
             calls = self._send_single(calls)
             if not calls:
@@ -315,7 +315,7 @@ class InboxIntake:
         gate = self._intake.gate
         bound = None if gate is None else gate.tick
         if gate is not None and work.ordered.arrived is not None:
-            self.released.add(time.monotonic_ns() - work.ordered.arrived)
+            self.released.since(work.ordered.arrived)
         while work.waiting or bound != self._run.sent_time:
             sent = self._operator.send(work, self._run.sent, MOST_SENT, (self._run.sent_time, bound))
             self._run.sent_time = sent.time
@@ -447,7 +447,9 @@ class FlowRunner:
         self._host = threading.Thread(target=self._run_crew, name="streamjoin-live", daemon=True)
         self._host.start()
 
-    def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
+    def push(
+        self, side: int, name: str, rows: pa.Table | pa.RecordBatch, arrived: int, timeout: float | None = None
+    ) -> None:
         """Take tuples of one source; waits while there is no room for them."""
         self._run.check()
         try:

@@ -45,7 +45,9 @@ class WaitingInput:
         self._bytes = 0
         self._replaced = False
 
-    def push(self, side: int, name: str, rows: pa.Table, arrived: int, timeout: float | None = None) -> None:
+    def push(
+        self, side: int, name: str, rows: pa.Table | pa.RecordBatch, arrived: int, timeout: float | None = None
+    ) -> None:
         """Keep tuples; waits while there are too many."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -93,8 +95,8 @@ class WaitingInput:
 class Owner(Protocol):
     """What a source uses of its live join."""
 
-    def prepare(self, side: int, data: object) -> pa.Table:
-        """Pushed data as a table of the side's schema; raises an error if it does not fit."""
+    def prepare(self, side: int, data: object) -> pa.Table | pa.RecordBatch:
+        """Pushed data in the side's schema; raises an error if it does not fit."""
         ...
 
     def attempt(self, call: Callable[[Runner | WaitingInput], None]) -> None:

@@ -151,14 +151,15 @@ class LiveOperator(Operator):
             self._arrived.append(np.repeat(arrived, 2) if self._self_join else arrived)
         return SentChunk(begin, begin + own.size, chunk, refine, block, self._bounds, bounds[work.waiting == 0])
 
-    def send_push(self, side: int, rows: pa.Table, arrived: int, begin: int) -> SentChunk | None:
+    def send_push(self, side: int, rows: pa.Table | pa.RecordBatch, arrived: int, begin: int) -> SentChunk | None:
         """`send` for one push of one side, by few calls; None, with nothing changed, if it needs the general way."""
         compiled, n = self.plan, rows.num_rows
         if compiled is None or self.builds_chunks or self.tests or not self._takes_pushes:
             return None
         if n > _MOST_PUSHED or not compiled.is_ready:
             return None
-        if self.stores[side].schema.names != rows.schema.names:
+        if len(self.stores[side].schema) != rows.num_columns:
+            # Some columns are not stored.
             return None
         with self.lock:
             own, arrivals = self._own.room_for(n), self._arrived.room_for(n)
