@@ -89,8 +89,8 @@ def open_push(load: LiveLoad, rows: int, times: int, seed: int) -> float:
 
 
 def load_of(algorithm: str, window: int) -> LiveLoad:
-    """The join of one algorithm, on all processors."""
-    workers = min(4, cores())
+    """The join of one algorithm, on all processors but the one that intake and collector need."""
+    workers = max(1, min(4, cores() - 1))
     # A short run needs more matches.
     values = 10_000 if window >= 1 << 14 else 1_000
     if algorithm == "scalejoin":
