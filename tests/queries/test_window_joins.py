@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.adhoc import Stream
+from streamjoin.adhoc import Engine, Stream
 from streamjoin.model.errors import BudgetExceededError, QueryError
 from streamjoin.queries.core import window_joins
 from streamjoin.queries.core.budgets import Budget
@@ -358,3 +358,18 @@ def test_duckdb_counts_the_same_matches() -> None:
         "BETWEEN l.ts - INTERVAL 3 SECONDS AND l.ts - INTERVAL 1 SECOND GROUP BY l.qty ORDER BY l.qty"
     )
     assert sorted(rows) == wanted.fetchall()
+
+
+@pytest.mark.parametrize("sharing", ["cost", "nothing"])
+def test_an_engine_previews_runs_and_explains_window_joins(sharing: Any) -> None:
+    with Engine(settings=Settings(future=None, sharing=sharing)) as engine:
+        engine.register("trades", schema=TRADES, time="ts")
+        engine.register("quotes", schema=QUOTES, time="at")
+        text = "SELECT t.qty, {}(q.bid) AS m " + AROUND.format("1 SECOND PRECEDING AND CURRENT ROW")
+        listed = engine.preview(text.format("median"))
+        assert listed.streams == ("trades", "quotes") and "looks at every match" in listed.text
+        assert "the ends of windows decide" in engine.preview(text.format("avg")).text
+        query = engine.create(text.format("median"))
+        engine.push_all({"trades": trades(("A", 1, 1, 1)), "quotes": quotes(("A", 3, 0.5), ("A", 4, 1), ("A", 5, 2))})
+        assert query.rows().to_pylist() == [{"qty": 1, "m": 3.5}]
+        assert "1 queries" in str(engine.explain()) and query.info().state == "running"

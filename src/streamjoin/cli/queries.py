@@ -240,7 +240,7 @@ def add(
 ) -> None:
     """Create a query; returns when it is in force."""
     client = Client(url, token)
-    body = {"sql": read_sql(sql, file), "name": name, "sink": sink, "allow_scan": allow_scan}
+    body: dict[str, Any] = {"sql": read_sql(sql, file), "name": name, "sink": sink, "allow_scan": allow_scan}
     if parameters:
         body["parameters"] = read_parameters(parameters)
     if dry_run:

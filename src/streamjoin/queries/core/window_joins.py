@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from streamjoin.joins.kinds.key_numbers import KeyNumbers
 from streamjoin.joins.kinds.summary_rows import SummaryRows
 from streamjoin.joins.kinds.summary_state import bounds_of
 from streamjoin.kernels.kinds.summary import NONE
+from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import InputError
 from streamjoin.model.expression.evaluation import holds
 from streamjoin.model.expression.nodes import Column, Expression
@@ -29,7 +30,7 @@ from streamjoin.model.predicates import Equi
 from streamjoin.queries.core.held_tuples import MOST_HELD, HeldTuples
 from streamjoin.queries.core.stored_stream import StoredStream
 from streamjoin.queries.language.plan import JoinStep, Query
-from streamjoin.queries.language.summaries import SummaryRule, bound
+from streamjoin.queries.language.summaries import SummaryRule, bound, is_listed
 from streamjoin.windows.buffer import Buffer, Restore
 from streamjoin.windows.clock import NEVER
 from streamjoin.windows.workers import Workers
@@ -139,7 +140,7 @@ class WindowJoin:
         """How many tuples were looked at one by one for the last rows."""
 
     @cached_property
-    def _bound(self) -> Any:
+    def _bound(self) -> BoundSpec:
         times = self._left.time, self._right.time
         return bound(self.rule, self._step.right, self._step.conditions, self._query.schemas, times)
 
@@ -214,8 +215,7 @@ class WindowJoin:
         windows = bounds_of(left.ticks, self.rule.low, self.rule.high)
         ranges = cache.side.windows(windows, keys, own, self.rule.prevailing, False)
         sizes = cache.side.sizes(ranges)
-        summary = self._bound.summary
-        self.compared = int(sizes.sum()) if any(summary.enumerated) or not summary.by_equalities else 0
+        self.compared = int(sizes.sum()) if is_listed(self._bound) else 0
         found, sizes = cache.rows.aggregates(cache.side, ranges, sizes, rows)
         numbered = [found[Column("s", str(number))] for number in range(len(self.rule.aggregates))]
         return pa.Table.from_arrays(numbered, schema=self.schema), sizes

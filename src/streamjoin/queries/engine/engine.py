@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import replace
@@ -60,6 +60,7 @@ from streamjoin.queries.engine.stored import EngineChange
 from streamjoin.queries.engine.stream_readers import StreamReaders
 from streamjoin.queries.language.plan import JoinStep, Query, Stream, query_name
 from streamjoin.queries.language.sql import parse
+from streamjoin.queries.language.summaries import bound, is_listed
 from streamjoin.queries.optimizer.optimizer import Optimizer
 from streamjoin.queries.optimizer.plans import Facts
 from streamjoin.queries.optimizer.rules import cost_apart, plan_cost
@@ -742,8 +743,18 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
         sum(bool(sharers) for sharers in others) if query.steps else 0,
         shared - shared_before,
         apart - apart_before,
-        "\n".join(_line(key, found) for key, found in zip(own, others, strict=True)),
+        "\n".join([*(_line(key, found) for key, found in zip(own, others, strict=True)), *_window_lines(query)]),
     )
+
+
+def _window_lines(query: Query) -> Iterator[str]:
+    """What each window join of a query costs."""
+    for step in query.kind_steps:
+        if step.summary is not None:
+            times = query.sources[0].stream.time, query.source(step.right).stream.time
+            plan = bound(step.summary, step.right, step.conditions, query.schemas, times)
+            how = "looks at every match" if is_listed(plan) else "the ends of windows decide, however many match"
+            yield f"└─ window join with {query.source(step.right).stream.name}: {how}"
 
 
 def _with_rows(estimate: Preview, query: Query, streams: Mapping[str, RunningStream]) -> Preview:

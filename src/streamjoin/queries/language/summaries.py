@@ -99,6 +99,12 @@ def bound(
     return bind(spec, own["l"], own["r"])
 
 
+def is_listed(join: BoundSpec) -> bool:
+    """Whether the matches of a window join are looked at one by one."""
+    plan = join.summary
+    return plan is not None and (any(plan.enumerated) or not plan.by_equalities)
+
+
 def _condition(conditions: Sequence[Expression]) -> Theta | None:
     if not conditions:
         return None
