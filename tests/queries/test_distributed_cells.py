@@ -289,6 +289,11 @@ def test_plans_follow_costs_that_cells_measure_as_in_one_process(tmp_path: Path)
         ("l", "", "ANTI JOIN r y WITHIN 2 UNITS ON x.k = y.k AND y.v > x.v + 90"),
         ("l", ", y.v AS b", "ASOF JOIN r y MATCH_CONDITION (x.t <= y.t) ON x.k = y.k TOLERANCE 3 UNITS"),
         ("l", ", y.v AS b", "ASOF LEFT JOIN r y MATCH_CONDITION (x.t >= y.t) ON x.k = y.k"),
+        (
+            "l",
+            ", sum(y.v) AS b",
+            "WINDOW JOIN r y ON x.k = y.k RANGE BETWEEN 3 UNITS PRECEDING AND 1 UNIT FOLLOWING INCLUDE PREVAILING",
+        ),
     ],
 )
 def test_a_heavy_key_is_divided_where_tuples_wait(tmp_path: Path, divided: str, columns: str, joined: str) -> None:

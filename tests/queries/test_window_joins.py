@@ -34,12 +34,12 @@ def opened(case: SqlCase) -> Shared:
     return Shared(case.streams, SETTINGS)
 
 
-def restarted(core: Shared, case: SqlCase) -> Shared:
+def restarted(core: Shared) -> Shared:
     """An engine that knows of another what is stored."""
     state = core.snapshot()
     queries = {name: entry.query for name, entry in state.registry.queries.items()}
     stored = joined_states([one.to_table(name) for name, one in state.kinds.items()])
-    other = opened(case)
+    other = Shared(core.streams.values(), core.settings)
     other.restore(replace(state, kinds={name: unpacked_states(stored, queries)[name] for name in state.kinds}))
     return other
 
@@ -55,7 +55,7 @@ def test_rows_are_those_of_the_oracle_and_of_open_to_the_bit(case: SqlCase, data
         patch.setattr(window_joins, "_LEAST_STORED", data.draw(st.sampled_from([1, 1 << 18])))
         for batch in range(len(case.batches) + 1):
             event = data.draw(st.sampled_from(["", "", "restart", "again"]))
-            core = restarted(core, case) if event == "restart" else core
+            core = restarted(core) if event == "restart" else core
             arrived = core.arrive(batch, case.tables(batch))
             if event == "again":
                 core.results(arrived)
@@ -147,6 +147,35 @@ def test_lateness_holds_a_row_back_until_no_earlier_left_tuple_can_come() -> Non
     ) == [[], [], [(2, 0), (1, 1)]]
 
 
+def test_a_stream_that_is_silent_lets_rows_out() -> None:
+    now = [0]
+    streams = [Stream("trades", TRADES, "ts"), Stream("quotes", QUOTES, "at")]
+    core = Shared(streams, Settings(future=None, idle="1 second", lateness="1 s"), lambda: now[0])
+    core.apply([Create("q0", "SELECT t.qty, count(*) AS n " + AROUND.format("9 SECONDS PRECEDING AND CURRENT ROW"))])
+    assert rows_by_batch(core, {"quotes": quotes(("A", 1, 0)), "trades": trades(("A", 1, 1, 0))}) == [[]]
+    rows = []
+    for second in range(2, 8):
+        now[0] = second * 10**9
+        rows += rows_by_batch(core, {"quotes": quotes(("A", 1, 10 * second))})[0]
+    assert rows == [(1, 1)]
+
+
+def test_another_column_of_a_stream_changes_no_row() -> None:
+    """The query is read again, and what was taken in is made anew of what the streams hold."""
+    text = "SELECT t.qty, count(*) AS n, last(q.bid) AS bid " + AROUND.format(
+        "2 SECONDS PRECEDING AND 1 SECOND FOLLOWING"
+    )
+    core = market(text.replace("EXCLUDE", "INCLUDE"))
+    assert rows_by_batch(core, {"quotes": quotes(("A", 1, 0), ("A", 2, 7)), "trades": trades(("A", 1, 1, 5))}) == [
+        [(1, 1, 1.0)]
+    ]
+    rows_by_batch(core, {"quotes": quotes(("A", 3, 8)), "trades": trades(("A", 1, 2, 8))})
+    wider = Stream("quotes", QUOTES.append(pa.field("more", pa.int64())), "at")
+    assert core.change_stream(wider, 0) == {}
+    last = quotes(("A", 4, 8.5), ("A", 5, 11)).append_column("more", pa.array([1, 2]))
+    assert rows_by_batch(core, {"quotes": last, "trades": trades(("A", 1, 3, 9))}) == [[(2, 4, 4.0), (3, 3, 4.0)]]
+
+
 def test_markouts_by_several_window_joins() -> None:
     """What the quote in force 1 and 5 seconds after each trade is above its price."""
     join = (
@@ -163,6 +192,43 @@ def test_markouts_by_several_window_joins() -> None:
         {"quotes": quotes(("A", 10.5, 0)), "trades": trades(("A", 10, 1, 5), ("A", 10, 2, 5), ("B", 10, 3, 5))},
         {"quotes": quotes(("A", 11, 6), ("A", 12, 7), ("A", 13, 10.5))},
     ) == [[], [(1, 1.0, 2.0, 1.0), (2, 1.0, 2.0, 1.0), (3, None, None, None)]]
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_several_window_joins_are_each_what_they_are_alone(is_inner: bool) -> None:
+    """Together a left tuple waits for the last of its windows; INNER of either leaves it out."""
+    join = "WINDOW JOIN {1} {0} ON t.sym = {0}.sym RANGE BETWEEN {2} {3} PREVAILING"
+    ranges = {
+        "a": ("quotes", "3 SECONDS PRECEDING AND 1 SECOND PRECEDING", "INCLUDE"),
+        "b": ("quotes", "CURRENT ROW AND 4 SECONDS FOLLOWING", "EXCLUDE"),
+        "c": ("trades", "2 SECONDS PRECEDING AND 2 SECONDS FOLLOWING", "EXCLUDE"),
+    }
+    outputs = {"a": "last(a.bid) AS x", "b": "sum(b.bid) AS y, count(b.at) AS n", "c": "max(c.qty) AS z"}
+    joins = {alias: join.format(alias, *of) for alias, of in ranges.items()}
+    both = [("INNER " if is_inner and alias == "b" else "") + text for alias, text in joins.items()]
+    texts = [f"SELECT t.qty, {', '.join(outputs.values())} FROM trades t {' '.join(both)}"]
+    texts += [f"SELECT t.qty, {outputs[alias]} FROM trades t {joins[alias]}" for alias in outputs]
+    core, generator = market(*texts, lateness="2 s"), random.Random(5)
+    rows: list[dict[int, tuple[Any, ...]]] = [{} for _ in texts]
+    for n in range(13):
+        core = restarted(core) if is_inner else core
+        at = [[max(0.0, 3 * n + 3 * generator.random() - 2 * generator.random()) for _ in range(15)] for _ in range(2)]
+        tables = {
+            "trades": trades(*((generator.choice("AB"), 1, 15 * n + i, t) for i, t in enumerate(at[0]))),
+            "quotes": quotes(*((generator.choice("ABC"), generator.choice([0.1, 1e16, -1e16]), t) for t in at[1])),
+        }
+        if n == 12:
+            tables = {"trades": trades(("C", 1, -1, 99)), "quotes": quotes(("C", 1, 99))}
+        for name, table in core.process(n, tables).items():
+            columns = [column.to_pylist() for column in table.columns]
+            rows[int(name[1:])].update({row[0]: row[1:] for row in zip(*columns, strict=True)})
+        assert not core.report.failures
+    together, *alone = rows
+    wanted = {number: sum((of[number] for of in alone), ()) for number in alone[0]}
+    if is_inner:
+        wanted = {number: row for number, row in wanted.items() if row[2]}
+        assert 20 < len(wanted) < len(alone[0])
+    assert together == wanted and len(wanted) > 20
 
 
 def test_on_says_what_is_summarised_and_where_which_rows_there_are() -> None:

@@ -45,17 +45,18 @@ def shape_of(query: Query) -> Shape:
 def shape_of_windows(query: Query) -> Shape:
     """The shape of a query of window joins: left tuples to come need what is summarised, and so do those that wait.
 
-    The latter are held by their numbers. The tuples around them are behind their own stream by less than
-    what `SummaryRule.held` says, as if that stream were joined with itself.
+    The latter are held by their numbers: they wait until each stream has passed the end of its window. So a tuple is
+    needed while it is less than `before` behind the left stream, or that and `after` of a join behind that one's.
     """
+    joins = [(query.source(s.right).stream.name, s.summary) for s in query.kind_steps if s.summary is not None]
     streams = [query.sources[0].stream.name]
     windows: list[tuple[int, int, Window]] = []
-    for step in query.kind_steps:
-        if step.summary is not None:
-            first = len(streams)
-            streams += [query.source(step.right).stream.name] * 3
-            behind_left, behind_own = step.summary.held
-            windows += [(0, first, behind_left), (first + 1, first + 2, behind_own)]
+    for own, rule in joins:
+        windows.append((0, len(streams), rule.reach(rule.before)))
+        streams.append(own)
+        for other, late in joins:
+            windows.append((len(streams), len(streams) + 1, rule.reach(rule.before + late.after)))
+            streams += [own, other]
     return Shape(tuple(streams), tuple(windows))
 
 

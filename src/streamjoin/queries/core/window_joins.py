@@ -220,14 +220,13 @@ class WindowJoin:
         numbered = [found[Column("s", str(number))] for number in range(len(self.rule.aggregates))]
         return pa.Table.from_arrays(numbered, schema=self.schema), sizes
 
-    def in_force(self, held: HeldTuples | None, right: StoredStream, bounds: Bounds) -> HeldTuples | None:
-        """The tuples in force before every window to come; None if they do not count.
+    def in_force(self, held: HeldTuples | None, right: StoredStream, oldest: int) -> HeldTuples | None:
+        """The tuples in force before every window of left tuples from `oldest` on; None if they do not count.
 
         Raises:
             InputError: there are too many keys.
         """
-        cache, rule = self._known, self.rule
-        start = max(NEVER, min(bounds.left, bounds.right - max(0, rule.high)) - max(0, -rule.low))
+        cache, start = self._known, max(NEVER, oldest - self.rule.before)
         if held is not None:
             end = max(cache.noted, int(np.searchsorted(cache.side.ticks, start)))
             ids, ticks = (values[cache.noted : end] for values in (cache.ids.values, cache.side.ticks))
@@ -335,12 +334,16 @@ class WindowJoins:
         places = np.flatnonzero(decided)
         places = places[np.lexsort((left.numbers[places], left.ticks[places]))]
         chosen = left.take(places)
+        # Left tuples to come are not before this, nor are those that wait, for the end of any of their windows.
+        oldest = min(
+            min(bounds[alias].left, bounds[alias].right - join.rule.after) for alias, join in self._joins.items()
+        )
         kept, found, after = np.ones(places.size, np.bool_), {}, {}
         for number, (alias, join) in enumerate(self._joins.items()):
             right = streams[self._streams[alias]]
             join.begin(state, held.get(alias), right, bounds[alias])
             found[alias], sizes = join.aggregates(chosen, chosen.hopeless[:, number], streams)
-            in_force = join.in_force(held.get(alias), right, bounds[alias])
+            in_force = join.in_force(held.get(alias), right, oldest)
             if in_force is not None:
                 after[alias] = in_force
             if self._steps[number].kind == "inner":

@@ -41,20 +41,22 @@ class SummaryRule:
             raise SpecError(f"a window from {self.low} to {self.high} ends before it begins")
 
     @property
-    def window(self) -> TimeWindow:
-        """How far apart in time a tuple and one that is summarised for it can be."""
-        return self._reach(max(abs(self.low), abs(self.high)))
+    def before(self) -> int:
+        """How much earlier than a left tuple its window may begin."""
+        return max(0, -self.low)
 
     @property
-    def held(self) -> tuple[TimeWindow, TimeWindow]:
-        """How long a tuple to be summarised is needed: behind the left tuples to come, and behind its own stream.
+    def after(self) -> int:
+        """How much later than a left tuple its window may end."""
+        return max(0, self.high)
 
-        The latter are the tuples of left ones that wait for the end of their window.
-        """
-        before, after = max(0, -self.low), max(0, self.high)
-        return self._reach(before), self._reach(before + after)
+    @property
+    def window(self) -> TimeWindow:
+        """How far apart in time a tuple and one that is summarised for it can be."""
+        return self.reach(max(self.before, self.after))
 
-    def _reach(self, length: int) -> TimeWindow:
+    def reach(self, length: int) -> TimeWindow:
+        """A window as long as this, in the unit of the bounds."""
         return TimeWindow(f"{length} ns" if self.is_duration else length)
 
     def schema(self, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
