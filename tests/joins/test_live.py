@@ -650,15 +650,20 @@ def test_threads_of_other_live_joins_are_fixed_once_they_run(algorithm: str) -> 
             join.set_workers(3)
 
 
+def push_twenty(join: sj.Live) -> None:
+    """Push twenty tuples of both sides in turn, and have all their rows read."""
+    join.on_rows(lambda rows: None)
+    left, right = join.source("left"), join.source("right")
+    for number in range(20):
+        left.push(at(number))
+        right.push(at(number))
+    join.close()
+    assert join.wait(120)
+
+
 def test_metrics_tell_rates_queues_and_latencies_by_stage() -> None:
     with sj.live(TIMED, **SCHEMAS) as join:
-        join.on_rows(lambda rows: None)
-        left, right = join.source("left"), join.source("right")
-        for number in range(20):
-            left.push(at(number))
-            right.push(at(number))
-        join.close()
-        assert join.wait(120)
+        push_twenty(join)
         figures = join.metrics()
         latency = figures["latency"]
         assert list(latency) == ["queue", "gate", "join", "delivery"]
@@ -674,13 +679,7 @@ def test_metrics_tell_rates_queues_and_latencies_by_stage() -> None:
 def test_ordered_output_waits_for_punctuations_and_says_how_much(ordered: bool) -> None:
     spec = dataclasses.replace(TIMED, order="arrival")
     with sj.live(spec, "low_latency_handshake", 2, ordered=ordered, **SCHEMAS) as join:
-        join.on_rows(lambda rows: None)
-        left, right = join.source("left"), join.source("right")
-        for number in range(20):
-            left.push(at(number))
-            right.push(at(number))
-        join.close()
-        assert join.wait(60)
+        push_twenty(join)
         figures = join.metrics()
     assert figures["rows"] == 400
     assert figures["unsorted_rows"] == 0
@@ -692,13 +691,7 @@ def test_ordered_output_waits_for_punctuations_and_says_how_much(ordered: bool) 
 def test_joins_with_threads_of_their_own_tell_latencies_by_stage_as_well(algorithm: str, order: str) -> None:
     spec = dataclasses.replace(TIMED, order=order)
     with sj.live(spec, algorithm, 2, **SCHEMAS) as join:
-        join.on_rows(lambda rows: None)
-        left, right = join.source("left"), join.source("right")
-        for number in range(20):
-            left.push(at(number))
-            right.push(at(number))
-        join.close()
-        assert join.wait(60)
+        push_twenty(join)
         latency = join.metrics()["latency"]
     assert list(latency) == ["queue", "gate", "join", "delivery"]
     assert latency["queue"]["count"] == latency["gate"]["count"] == 40

@@ -32,6 +32,8 @@ specs += [sj.JoinSpec(on=sj.Equi("s"), match=sj.AsOf(direction, 4), how="left", 
           for direction in ("backward", "forward", "nearest")]
 specs += [sj.JoinSpec(on="l.k <= r.k", match=sj.AsOf("nearest", 4), **ordered),
           sj.JoinSpec(on=sj.Within("k", "t", "u"), window=sj.CountWindow(25)),
+          sj.JoinSpec(on="abs(l.k - r.k) * 2 < 5 and (l.x / r.x > 1 or not l.s <> r.s)", window=sj.CountWindow(25)),
+          sj.JoinSpec(on="abs(l.k - r.k) * 2 < 5 and (l.x / r.x > 1 or not l.x <> r.x)", window=sj.CountWindow(25)),
           sj.JoinSpec(on=sj.Equi("k"), window=windows, time="t", order="arrival", lateness=5, how="left")]
 for spec in specs:
     l, r = table(), table().append_column("u", pa.array(rng.integers(20, 60, 70)))
