@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ import benchmarks.papers.chain.index
 import benchmarks.papers.round_robin
 import benchmarks.papers.three_step  # noqa: F401 - the rivals register themselves
 from streamjoin.joins import auto
+from streamjoin.joins.batch import nested_loop
 from streamjoin.model.window import TimeWindow
 from streamjoin.testing import cases as generate
 from streamjoin.testing.conformance import algorithms_for, run_arrival, run_event_time
@@ -23,6 +25,14 @@ from tests.seeds import examples
 RELAXED = settings(
     deadline=None, max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiles_at_once() -> Iterator[None]:
+    """Residuals are tested by their kernel from the first pair on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nested_loop, "COMPILING_PAYS", 0)
+        yield
 
 
 # Compiled steps from the first push on, from the second one, or never: stored words come from either way.

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
+from streamjoin.joins.batch import nested_loop
 from tests.deadlock import no_deadlock
 from tests.joins.live_runs import read_all
 from tests.threads import run_threads
@@ -28,6 +29,35 @@ SCHEMA = pa.schema(
 LARGE = 2**63 - 1
 ALGORITHMS = ("nested_loop", "scalejoin", "handshake", "low_latency_handshake")
 Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def compiles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tests from the first pair on."""
+    monkeypatch.setattr(nested_loop, "COMPILING_PAYS", 0)
+
+
+def test_the_kernel_is_compiled_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, and from the first number on that is too large for it, the residual is evaluated tile by tile."""
+    asked: list[bool] = []
+
+    def tiles(*given: Any) -> Any:
+        asked.append(True)
+        return real(*given)
+
+    real = nested_loop.NestedLoop.tiles
+    monkeypatch.setattr(nested_loop.NestedLoop, "tiles", tiles)
+    monkeypatch.setattr(nested_loop, "COMPILING_PAYS", 500)
+    monkeypatch.setattr(nested_loop, "is_compiled", lambda _: False)
+    spec = sj.JoinSpec(on=sj.Theta("l.x * r.x > 4"), window=sj.CountWindow(40))
+    used = []
+    with sj.open(spec, "nested_loop", left_schema=SCHEMA, right_schema=SCHEMA) as join:
+        for seed, extremes in ((1, 0.0), (2, 0.0), (3, 1.0), (4, 0.0)):
+            sides = rows_of(seed, False, 30, extremes), rows_of(seed, True, 30, extremes)
+            asked.clear()
+            join.push(*map(tables, sides))
+            used.append(bool(asked))
+    assert used == [True, False, False, True]
 
 
 def rows_of(seed: int, right: bool, n: int, extremes: float) -> list[Row]:

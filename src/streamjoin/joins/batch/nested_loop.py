@@ -2,7 +2,8 @@
 
 Up to two exact terms are tested inside the blocked kernel, 16 or 8 tuples per instruction; the other conditions are
 tested on the candidates. Words that fit 32 bits on both sides are stored in 32 bits. Without exact terms a kernel tests
-the residual, if it has a program (`windows/conditions.py`); otherwise it is evaluated tile by tile.
+the residual, if it has a program (`windows/conditions.py`); otherwise, and before compiling pays, it is evaluated tile
+by tile.
 
 Two terms that no other algorithm looks up are not compared pair by pair where enough tuples look for matches: blocks of
 stored tuples are sorted by each term, with bitmaps (`kernels/batch/bitmaps.py`), once for all tuples to come, and what
@@ -23,6 +24,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.calls import KernelCalls, Own, Row
+from streamjoin.jit.flags import is_compiled
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.packed_pairs import ordered_pieces
 from streamjoin.joins.registry import register_algorithm
@@ -41,6 +43,8 @@ Pieces = list[tuple[Array, Array]]
 _ROOM = 1 << 14
 _MOST_ROOM = 1 << 22
 _ALL = np.empty(0, np.bool_)
+COMPILING_PAYS = 1 << 27
+"""Pairs that are tested tile by tile, before the kernel is compiled that tests them by the residual's program."""
 # A block is sorted once this many tuples were compared with it: that takes as long.
 LEAST_LOOKS = 512
 
@@ -260,6 +264,11 @@ class WindowScan:
         """Comparisons so far."""
         return int(self.state[2])
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether some pairs came out untested."""
+        return bool(self.state[3])
+
 
 def run_scans(scans: Sequence[WindowScan], chunk: Chunk, refine: Refine, workers: Workers) -> Pieces:
     """The pairs of scans by one kernel that pass the other tests, in pieces; those of the same probes are together."""
@@ -327,6 +336,8 @@ class NestedLoop:
         # Terms that can be looked up are scanned only until something does so.
         self._sorts = len(self.decides) == 2 and not bound.index
         self.compared = 0
+        self.undecided = False
+        """Whether the residual's program could not decide some pairs."""
 
     def process(self, chunk: Chunk, refine: Refine) -> Pairs:
         """Store the chunk, then scan, for each tuple, the positions that it may match."""
@@ -342,8 +353,13 @@ class NestedLoop:
 
     @property
     def tests_pairs(self) -> bool:
-        """Whether a kernel tests pairs; otherwise the residual is evaluated tile by tile."""
-        return bool(self.decides) or self._condition is not None
+        """Whether a kernel tests pairs; otherwise the residual is evaluated tile by tile.
+
+        So it is until compiling the kernel pays, and where numbers are too large for it.
+        """
+        if self.decides or self._condition is None:
+            return bool(self.decides)
+        return not self.undecided and (self.compared >= COMPILING_PAYS or is_compiled(scan_condition))
 
     def probes(self, chunk: Chunk, refine: Refine) -> tuple[ScanProbes, ScanProbes]:
         """Both sides of a chunk."""
@@ -437,7 +453,7 @@ def scan_all(
         return []
     parts = (chunk.left, chunk.right)
     ranges = [np.searchsorted(part.at, between).tolist() for part in parts]
-    if not loops[0].tests_pairs:
+    if not all(loop.tests_pairs for loop in loops):
         tiles = [
             tile
             for side, (part, cut) in enumerate(zip(parts, ranges, strict=True))
@@ -456,6 +472,7 @@ def scan_all(
         pieces += run_scans([scan for _, scan in scans if scan.stored.kernel is kernel], chunk, refine, workers)
     for loop, scan in scans:
         loop.compared += scan.compared
+        loop.undecided = loop.undecided or scan.is_undecided
     return pieces
 
 
