@@ -49,7 +49,9 @@ _BESIDE, _BREATH = 500, 0.001
 
 def hand_over(times: int) -> float:
     """The median milliseconds from one thread to another that waits for it."""
-    came, waiting, box, took = threading.Condition(), threading.Event(), [], []
+    came, waiting = threading.Condition(), threading.Event()
+    box: list[int] = []
+    took: list[int] = []
 
     def wait() -> None:
         for _ in range(times):

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
+from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.live.broadcast import Broadcast
 from streamjoin.joins.live.driven import DrivenJoin, DrivenRunner, JoinedRows
 from streamjoin.joins.live.runner import Call
@@ -210,15 +212,15 @@ class Failing(Fails):
 
 @each
 @pytest.mark.parametrize("seed", range(2))
-def test_a_failure_is_undone_and_the_driver_tries_again(
+def test_a_push_that_fails_leaves_the_join_as_it_was(
     spec: sj.JoinSpec, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every line, with another size before and after."""
-    usual, rng, lines = DrivenJoin.push_whole, random.Random(FRESH + seed), [0]
+    """At any line, with another size before and after."""
+    usual, rng, failures = DrivenJoin.push_whole, random.Random(FRESH + seed), 0
+    line = 0
 
     def push_whole(join: DrivenJoin, call: Call) -> JoinedRows | None:
-        lines[0] += rng.choice((1, 2, 3))
-        with Failing(lines[0], MemoryError("injected")):
+        with Failing(line, MemoryError("injected")):
             return usual(join, call)
 
     monkeypatch.setattr(DrivenJoin, "push_whole", push_whole)
@@ -226,18 +228,42 @@ def test_a_failure_is_undone_and_the_driver_tries_again(
     with sj.live(spec, **SCHEMAS) as join:
         sources, reader = (join.source("left"), join.source("right")), join.consumer()
         for number in range(150):
+            await_idle(join)
+            line = rng.randrange(1, 200)
+            try:
+                sources[number % 2].push(row(0, number))
+                pushed.append((number % 2, pa.table(row(0, number))))
+            except MemoryError:
+                failures += 1
+            line = 0
             n = rng.choice((1, 2, 5))
             rows = pa.table({"k": [number // 4 % 5] * n, "t": [number] * n}, schema=TYPES)
-            pushed.append((number % 2, rows))
             sources[number % 2].push(rows)
-            await_idle(join)
+            pushed.append((number % 2, rows))
         join.close()
         found = pa.Table.from_batches(list(reader), schema=join.schema)
     with sj.open(spec, left_schema=TYPES, right_schema=TYPES) as whole:
         parts = [whole.push(**{("left", "right")[side]: rows}) for side, rows in pushed]
         parts.append(whole.close())
     assert found.to_pylist() == pa.concat_tables(parts).to_pylist()
-    assert lines[0] > 150
+    assert failures > 20
+
+
+def test_a_push_that_can_not_be_undone_ends_the_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("injected")
+
+    with pytest.raises(sj.StateError, match="ZeroDivisionError"), sj.live(COUNTED, **SCHEMAS) as join:
+        left, reader = join.source("left"), join.consumer()
+        left.push(row(1))
+        monkeypatch.setattr(DrivenJoin, "_join_whole", fail)
+        monkeypatch.setattr(DrivenJoin, "_join_at_once", fail)
+        monkeypatch.setattr(Operator, "undo_push", fail)
+        monkeypatch.setattr(Operator, "saved", lambda *_: fail)
+        with pytest.raises(ZeroDivisionError):
+            left.push(row(2))
+        with pytest.raises(sj.StateError, match="ZeroDivisionError"):
+            list(reader)
 
 
 class Interrupts:
@@ -303,17 +329,39 @@ def test_a_signal_may_stop_the_join_in_the_middle_of_a_push(monkeypatch: pytest.
         left.push(row(1))
 
         def push_whole(driven: DrivenJoin, call: Call) -> JoinedRows | None:
-            signal.raise_signal(signal.SIGUSR1)
+            # One that is not put off.
+            signal.raise_signal(signal.SIGWINCH)
             return usual(driven, call)
 
         monkeypatch.setattr(DrivenJoin, "push_whole", push_whole)
-        before = signal.signal(signal.SIGUSR1, lambda *_: join.stop())
+        before = signal.signal(signal.SIGWINCH, lambda *_: join.stop())
         try:
             with pytest.raises(sj.StateError, match="was stopped"):
                 left.push(row(1))
         finally:
-            signal.signal(signal.SIGUSR1, before)
+            signal.signal(signal.SIGWINCH, before)
         assert join._runner.join._closed  # type: ignore[union-attr]
+
+
+def test_a_signal_may_ask_for_figures_in_the_middle_of_a_push(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need the lock that the push holds."""
+    usual, seen = DrivenJoin._join_whole, []
+    with sj.live(TIMED, **SCHEMAS) as join:
+        left = join.source("left")
+        await_idle(join)
+
+        def join_whole(driven: DrivenJoin, call: Call) -> JoinedRows:
+            signal.raise_signal(signal.SIGUSR1)
+            return usual(driven, call)
+
+        monkeypatch.setattr(DrivenJoin, "_join_whole", join_whole)
+        before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(join.metrics()["tuples_left"]))
+        try:
+            left.push(row(1))
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        join.stop()
+    assert seen == [1]
 
 
 def test_an_error_of_the_delivery_ends_the_join(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,10 +374,11 @@ def test_an_error_of_the_delivery_ends_the_join(monkeypatch: pytest.MonkeyPatch)
             left.push(row(3))
 
 
-def test_many_threads_push_and_read_at_once(joined_here: list[Call]) -> None:
-    """More threads than cores; sources come and go, and so do consumers."""
+def test_many_threads_push_and_read_at_once() -> None:
+    """More threads than cores; sources come and go."""
     with sj.live(COUNTED, **SCHEMAS) as join:
-        readers, found = [join.consumer() for _ in range(2)], [[], []]
+        readers = [join.consumer() for _ in range(2)]
+        found: list[list[int]] = [[], []]
 
         def feed(thread: int) -> None:
             for turn in range(4):
@@ -341,7 +390,7 @@ def test_many_threads_push_and_read_at_once(joined_here: list[Call]) -> None:
             found[number].extend(key for rows in readers[number] for key in rows["k"].to_pylist())
 
         def feed_all() -> None:
-            run_threads([lambda thread=thread: feed(thread) for thread in range(8)])
+            run_threads([partial(feed, thread) for thread in range(8)])
             join.close()
 
         run_threads([feed_all, lambda: read(0), lambda: read(1)])

@@ -1,9 +1,10 @@
-"""Ctrl-C while a thread waits: noted at once, raised where nothing is half done.
+"""Ctrl-C, or another signal, while a thread waits: noted at once, handled where nothing is half done.
 
 Python runs a signal's handler between any two steps of the main thread. An exception that the handler raises in the
 middle of `threading.Condition.wait` leaves the condition without its lock, and one that it raises inside a finalizer is
-printed and lost. Inside `Deferred` the handlers of SIGINT and SIGTERM only note that they were called; `look` calls the
-real ones. Invariant: outside the block the handlers are those from before it, and none of their calls is lost.
+printed and lost. A handler may also wait for a lock that the interrupted thread holds. Inside `Deferred` the handlers
+of Ctrl-C and of signals that programs send only note that they were called; `look` calls the real ones. Invariant:
+outside the block the handlers are those from before it, and none of their calls is lost.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
 LOOK = 0.1
 """Seconds after which a thread that waits looks for signals: nothing wakes it when one was noted."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Below `signal`, which looks for the names of enumerations: that takes longer than a small push.
+getsignal, set_handler = import_module("_signal").getsignal, import_module("_signal").signal
+# SIGINT first: see `_put_back`.
+_NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 
 
 class Deferred:
@@ -31,11 +37,11 @@ class Deferred:
             return self
         try:
             for number in _SIGNALS:
-                handler = signal.getsignal(number)
+                handler = getsignal(number)
                 # What the operating system does by itself needs no deferring.
                 if callable(handler):
                     self._before[number] = handler
-                    signal.signal(number, self._note)
+                    set_handler(number, self._note)
         except BaseException:
             self._put_back()
             raise
@@ -55,9 +61,17 @@ class Deferred:
         self._noted.append((number, frame))
 
     def _put_back(self) -> None:
-        # SIGINT last: as soon as its handler is back, the next Ctrl-C raises.
-        for number, handler in reversed(self._before.items()):
-            signal.signal(number, handler)
+        # SIGINT last: as soon as its handler is back, the next Ctrl-C raises. Another signal may do so before.
+        waiting, error = list(self._before.items()), None
+        while waiting:
+            try:
+                while waiting:
+                    set_handler(*waiting[-1])
+                    waiting.pop()
+            except BaseException as raised:
+                error = error or raised
+        if error is not None:
+            raise error
 
 
 def wait(condition: threading.Condition | threading.Event, seconds: float | None = None) -> bool:

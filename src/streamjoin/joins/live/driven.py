@@ -9,7 +9,6 @@ their order; a call hands out all rows of the tuples it released before the next
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -111,6 +110,11 @@ class DrivenJoin(Join):
     def gate_rows(self) -> int:
         """The number of tuples that wait in the gate."""
         return self._intake.waiting
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a call could be neither completed nor undone."""
+        return self._broken is not None
 
     @property
     def has_gate(self) -> bool:
@@ -324,15 +328,17 @@ class DrivenRunner:
         return self._took <= min(MOST_TOOK, arrived - self._ended_at)
 
     def _join_here(self, call: Call) -> bool:
-        """Join a push that was claimed; False, with nothing changed, if it is for the driver."""
+        """Join a push that was claimed; False, with nothing changed, if it is for the driver. It fails as a whole."""
         joined = None
         try:
             self._queued.since(np.array([call.arrived], np.int64))
-            # The driver tries again what fails; if it fails there, the join ends.
-            with contextlib.suppress(Exception):
-                joined = self.join.push_whole(call) if self._has_room() else None
+            joined = self.join.push_whole(call) if self._has_room() else None
             if joined is not None:
                 self._deliver_joined(joined)
+        except BaseException as error:
+            if self.join.is_broken:
+                self._fail(error)
+            raise
         finally:
             self._note(call.arrived)
             self._by_sources += joined is not None

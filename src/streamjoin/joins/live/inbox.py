@@ -144,7 +144,8 @@ class SourceInbox:
     def claim(self, call: Call) -> bool:
         """Let the caller work on a push itself, if nothing waits and no thread works; then `release` follows."""
         with self._lock:
-            if self._worker is not None or self._calls or self.ended or self.stopped or not self._has_room(call):
+            over = self.ended or self.stopped or self._left
+            if over or self._worker is not None or self._calls or not self._has_room(call):
                 return False
             self._works_in = threading.get_ident()
             self._worker = call
