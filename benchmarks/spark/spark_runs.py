@@ -30,14 +30,19 @@ Build = Callable[["DataFrame", "DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True)
 class Timed:
-    """One micro-batch: rows, results, seconds by part, those of the tasks of its last stage, and observed metrics."""
+    """One micro-batch: rows, results, seconds by part, those of the tasks of each stage, and observed metrics."""
 
     rows: int
     results: int
     seconds: float
     parts: Mapping[str, float]
-    tasks: Sequence[float] = field(default=())
+    stages: Sequence[Sequence[float]] = field(default=())
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> Sequence[float]:
+        """The seconds of the tasks of the last stage."""
+        return self.stages[-1] if self.stages else ()
 
 
 class SparkExperiment(Experiment):
@@ -66,8 +71,8 @@ class SparkExperiment(Experiment):
             self._spark.stop()
             self._spark = None
 
-    def timed(self, build: Build, files: Files, checkpoint: Path) -> list[Timed]:
-        """Run `build(left, right)` over all files, one of each side a batch, and throw the counted rows away.
+    def timed(self, build: Build, files: Files, checkpoint: Path, per_batch: int = 1) -> list[Timed]:
+        """Run `build(left, right)` over all files, `per_batch` of each side a batch, and throw the counted rows away.
 
         Every run has a checkpoint of its own next to `checkpoint`; the last one is in `self.checkpoint`.
         """
@@ -75,7 +80,7 @@ class SparkExperiment(Experiment):
 
         self._runs += 1
         checkpoint = checkpoint.with_name(f"{checkpoint.name}-{self._runs}")
-        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", per_batch)
         left, right = (reader.parquet(str(files.directory(side))) for side in SIDES)
         counted = build(left, right).observe("results", f.count(f.lit(1)).alias("rows"))
         writer = counted.writeStream.format("noop").trigger(availableNow=True)
@@ -83,21 +88,21 @@ class SparkExperiment(Experiment):
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         query.awaitTermination()
         reports = query.recentProgress
-        tasks = self._tasks(str(query.runId))
+        stages = self._stages(str(query.runId))
         return [
             Timed(
                 int(progress["numInputRows"]),
                 int(progress["observedMetrics"].get("results", {"rows": 0})["rows"]),
                 progress["durationMs"]["triggerExecution"] / 1000,
                 {part: ms / 1000 for part, ms in progress["durationMs"].items()},
-                tasks[i] if i < len(tasks) else (),
+                stages[i] if i < len(stages) else (),
                 {name: row.asDict() for name, row in progress["observedMetrics"].items()},
             )
             for i, progress in enumerate(reports)
         ]
 
-    def _tasks(self, run: str) -> list[list[float]]:
-        """The seconds of each task of the last stage of each job of a query, job by job."""
+    def _stages(self, run: str) -> list[list[list[float]]]:
+        """The seconds of each task, by stage, of each job of a query."""
         context = self.spark.sparkContext
         # Spark writes down what tasks did on a thread of its own.
         context._jsc.sc().listenerBus().waitUntilEmpty(_LONGEST_MS)
@@ -106,9 +111,9 @@ class SparkExperiment(Experiment):
         for job in sorted(tracker.getJobIdsForGroup(run)):
             info = tracker.getJobInfo(job)
             if info is not None and info.stageIds:
-                tasks = store.taskList(max(info.stageIds), 0, 10_000)
-                durations = [tasks.apply(i).duration() for i in range(tasks.size())]
-                found.append([duration.get() / 1000 for duration in durations if duration.isDefined()])
+                lists = [store.taskList(stage, 0, 10_000) for stage in sorted(info.stageIds)]
+                durations = [[tasks.apply(i).duration() for i in range(tasks.size())] for tasks in lists]
+                found.append([[each.get() / 1000 for each in stage if each.isDefined()] for stage in durations])
         return found
 
 
