@@ -20,6 +20,7 @@ from streamjoin.spark.runtime.checkpoints import query_settings
 from streamjoin.storage.background import merge_due
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
+from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.merging import MergePolicy, RunStatistics, alive, spent
 from tests.spark.joining import (
     CASES,
@@ -102,6 +103,17 @@ def test_a_version_is_written_down_only_by_who_keeps_it(tmp_path: Path) -> None:
     assert not list((tmp_path / "versions/0000000001").glob("*.manifest"))
     assert log.version(1) == found
     assert list((tmp_path / "versions/0000000001").glob("*.manifest"))
+
+
+def test_a_manifest_is_parsed_once_by_all_tasks_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = blueprint(BAND, 3)
+    first, second = tables(BAND, *stream(BAND, seed=2, n=60), 2)
+    in_process(plan, tmp_path, 0, first)
+    WindowLog(tmp_path, 1, plan).version(0)
+    parsed, from_json = [], Manifest.from_json
+    monkeypatch.setattr(Manifest, "from_json", lambda text: parsed.append(text) or from_json(text))
+    in_process(plan, tmp_path, 1, second)
+    assert len(parsed) == 1
 
 
 def test_a_version_is_read_where_what_it_is_made_of_went_meanwhile(

@@ -7,6 +7,7 @@ that a log depends on: two joins with the same fingerprint can read each other's
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import uuid
@@ -181,9 +182,9 @@ class Blueprint:
             **({} if spec.match is None else {"match": str(spec.match)}),
         }
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
-        """A digest of the description."""
+        """A digest of the description; every file of a batch has it."""
         return fingerprint(self.description)
 
 

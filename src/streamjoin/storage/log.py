@@ -36,7 +36,7 @@ from streamjoin.storage.blueprint import ANY_ORDER, FORMAT, Blueprint
 from streamjoin.storage.cache import has_copy, is_fixed, keep_note, kept_note, mapped_fixed
 from streamjoin.storage.claims import claim, claim_for_run, claims, refuse_superseded
 from streamjoin.storage.manifest import EMPTY, Manifest, assemble
-from streamjoin.storage.pieces import BothSidesRows, MappedPiece, atomic, damaged, read_footer, write_piece
+from streamjoin.storage.pieces import BothSidesRows, MappedPiece, atomic, damaged, identity, read_footer, write_piece
 from streamjoin.storage.places import Place, RemotePath, entries, in_order, remove_files, remove_oldest, tree
 
 LATE_BYTES = 4 << 30
@@ -50,6 +50,9 @@ _LATE = re.compile(r"(\d+)\.(\d+)\.\d+\.arrow")
 
 # Mapped pieces by log, shared by the tasks that one worker process runs after each other.
 _mapped: dict[str, dict[str, MappedPiece]] = {}
+# The newest manifests that this process has parsed, by path and identity of the file: its tasks read the same ones.
+_parsed: dict[tuple[str, Any], Manifest] = {}
+_MOST_PARSED = 8
 
 
 class WindowLog:
@@ -418,12 +421,20 @@ def _is_before(number: str, batch: int) -> bool:
 
 
 def _read_manifest(path: Place) -> Manifest:
+    """The manifest in a file, which is parsed once a process."""
     try:
-        if isinstance(path, RemotePath) and is_fixed(path):
-            return Manifest.from_json(mapped_fixed(path).to_pybytes())
-        return Manifest.from_json(path.read_bytes())
+        fixed = path if isinstance(path, RemotePath) and is_fixed(path) else None
+        key = str(path), identity(path) if fixed is None else None
+        known = _parsed.pop(key, None)
+        if known is None:
+            known = Manifest.from_json(path.read_bytes() if fixed is None else mapped_fixed(fixed).to_pybytes())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(path, error) from error
+    # The last is the newest, also while threads of the driver read others.
+    _parsed[key] = known
+    for old in list(_parsed)[:-_MOST_PARSED]:
+        _parsed.pop(old, None)
+    return known
 
 
 def new_epoch(root: Place, description: dict[str, str], run: str | None = None) -> int:

@@ -220,7 +220,7 @@ class MappedPiece:
                 self._identity = _remote_identity(path, info)
                 self._buffer = mapped(path, info)
             else:
-                self._identity = _identity(path)
+                self._identity = identity(path)
                 self._buffer = pa.memory_map(str(path)).read_buffer()
         except (OSError, pa.ArrowInvalid) as error:
             raise damaged(path, error) from error
@@ -228,7 +228,7 @@ class MappedPiece:
     def current(self) -> bool:
         """Whether the file is still the mapped one: a checkpoint can be deleted and started again in its place."""
         try:
-            return is_fixed(self._path) or _identity(self._path) == self._identity
+            return is_fixed(self._path) or identity(self._path) == self._identity
         except OSError as error:
             raise damaged(self._path, error) from error
 
@@ -272,7 +272,8 @@ class MappedPiece:
         return batch
 
 
-def _identity(path: Place) -> tuple[int | None, int | None, int]:
+def identity(path: Place) -> tuple[int | None, int | None, int]:
+    """What tells a file from another one that had its name before it."""
     if isinstance(path, RemotePath):
         return _remote_identity(path, path.info())
     status = path.stat()
