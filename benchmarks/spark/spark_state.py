@@ -124,7 +124,7 @@ class BandState(StatefulProcessor):
         plan = layout(self._blueprint, side)
         for (number,), (body, newest) in self._runs[side].iterator():
             batch = pa.ipc.read_record_batch(pa.py_buffer(body), plan.schema)
-            yield number, newest, plan.segment(batch, gated=False)
+            yield number, newest, plan.segment(batch, numbered=False)
 
     def _found(
         self, left: SortedProbes, right: Any, runs: list[list[tuple[int, int, Segment]]]

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.spark.exactly_once_driver import AS_OF_SPEC, FULL_SPEC, KINDS, TIME_CASE, joined, started
+from streamjoin.testing.cases import JoinCase
+from tests.spark.arrival_model import Model
+from tests.spark.exactly_once_driver import ARRIVAL_SPEC, AS_OF_SPEC, FULL_SPEC, KINDS, TIME_CASE, joined, started
 from tests.spark.joining import expected, pairs, read_parquet, stream, tables, write_files
-from tests.spark.three_sources import SPEC, expected_pairs, expected_rows, rising_rows, rows_in_order, write_source
+from tests.spark.three_sources import (
+    SCHEMA,
+    SPEC,
+    expected_pairs,
+    expected_rows,
+    rising_rows,
+    rows_in_order,
+    write_source,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +65,7 @@ def check_undisturbed(spark: SparkSession, directory: Path) -> None:
 
 def check_same(directory: Path, other: Path) -> None:
     """The output of all joins, byte by byte, against that of another run."""
-    for kind in ("time", "full", "as_of"):
+    for kind in ("time", "arrival", "full", "as_of"):
         assert _sorted_bytes(directory / kind) == _sorted_bytes(other / kind)
     assert _bytes(rows_in_order(directory / "ordered")) == _bytes(rows_in_order(other / "ordered"))
 
@@ -67,6 +77,9 @@ def check_output(directory: Path, lap: int) -> None:
     assert found == expected(TIME_CASE, *stream(TIME_CASE, seed=lap, n=20 * BATCHES))
     for kind, spec in (("full", FULL_SPEC), ("as_of", AS_OF_SPEC)):
         assert pairs(read_parquet(directory / kind / "out")) == Counter(expected_rows(a, c, spec))
+    arrived = Model(JoinCase(ARRIVAL_SPEC, lambda l, r: abs(l["x"] - r["x"]) <= 1, (SCHEMA, SCHEMA), (), ()))
+    arrived.add([a, c])
+    assert pairs(read_parquet(directory / "arrival/out")) == arrived.rows()[0]
     ordered = rows_in_order(directory / "ordered")
     ids = list(zip(ordered["id_left"].to_pylist(), ordered["id_right"].to_pylist(), strict=True))
     assert ids == expected_pairs([a, b], c, SPEC)

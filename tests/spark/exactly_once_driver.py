@@ -19,8 +19,9 @@ from tests.spark.three_sources import COUNT_SPEC, SPEC, read_source
 TIME_CASE = next(case for case in CASES if case.name == "key, two bands and a condition")
 CONNECT = "connect "
 """Before a master: a Spark Connect server there."""
-KINDS = ("time", "full", "as_of", "ordered")
+KINDS = ("time", "arrival", "full", "as_of", "ordered")
 FULL_SPEC = replace(COUNT_SPEC, how="full")
+ARRIVAL_SPEC = replace(COUNT_SPEC, how="full", window=sj.TimeWindow(6))
 AS_OF_SPEC = sj.JoinSpec(sj.Equi("x"), match=sj.AsOf("nearest", 6), time="t", order="event_time", how="left")
 # Batches fold only what is tiny, so that merges run in the background; the join by time also moves the rest of runs.
 BACKGROUND = MergePolicy(slack=150, floor=0, runs=1, inline=0, expired=1000)
@@ -49,6 +50,9 @@ def joined(
     if kind == "time":
         sides = streams(spark, directory, TIME_CASE.left, TIME_CASE.right, per_batch)
         return build(*sides, TIME_CASE.bound_spec(), Options(**options), MOVING)
+    if kind == "arrival":
+        sides = (read_source(spark, directory / name, per_batch) for name in "ac")
+        return build(*sides, ARRIVAL_SPEC, Options(**options), MOVING)
     a, b, c = (Source(read_source(spark, directory / name, per_batch), position="id") for name in "abc")
     if kind != "ordered":
         return build(a, c, FULL_SPEC if kind == "full" else AS_OF_SPEC, Options(**options), BACKGROUND)

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
+from streamjoin.spark.stages.facts import TaskFacts
 from streamjoin.spark.stages.output import plain
 from streamjoin.spark.stages.parts import Spool, unpack
 from streamjoin.spark.stages.route import Route, longest_stored, part_schema
@@ -256,22 +257,25 @@ def in_process(
     only: Sequence[int] | None = None,
     *,
     ends: bool = False,
+    rows_a_task: int = 64,
 ) -> list[pa.RecordBatch]:
     """One batch through both stages; `only` names the ranges whose tasks get to run."""
     log = WindowLog(root, epoch, plan, batch if ends else None)
     before = log.version(batch - 1)
     points, longest = planned(plan, before), longest_stored(plan, before)
     sent: dict[int, list[pa.RecordBatch]] = {partition: [] for partition in range(plan.partitions)}
+    facts: list[TaskFacts] = []
     for side, table in enumerate(sides):
-        for number, rows in enumerate(table.combine_chunks().to_batches(max_chunksize=64)):
-            for part in Route(plan, side).cut(rows, points, longest, side, number, 64 * number):
+        for rows in table.combine_chunks().to_batches(max_chunksize=rows_a_task):
+            for part in Route(plan, side).cut(rows, points, longest, len(facts), 0, 0):
                 sent[part.partition] += part.packed(Spool.of(log, batch))
+            facts.append(TaskFacts(side, len(facts)).after(plan, rows))
     schemas = part_schema(plan, 0), part_schema(plan, 1)
     results = []
     for partition, received in sent.items():
         if not only or partition in only:
             _, both = unpack(reversed(received), schemas)
-            results += list(plain(plan, RangeOfBatch(plan, log, batch, partition).join(both)))
+            results += list(plain(plan, RangeOfBatch(plan, log, batch, partition).join(both, facts[::-1])))
     return results
 
 

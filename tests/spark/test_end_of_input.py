@@ -146,8 +146,8 @@ def test_what_waits_is_counted_where_it_waits(tmp_path: Path) -> None:
     # Of the left rows the first has left its window, the second has matched, and the last is in the gate.
     assert found == Undecided((1, 0), (2, 0))
     assert str(found) == (
-        "3 tuples wait undecided: 1 left in the gate, until every source has passed their times; 2 left without a "
-        "match, until they have left their windows"
+        "3 tuples wait undecided: 1 left in the gate, until every source has passed their times; 2 left for a "
+        "match or a nearer one, until none can follow"
     )
     assert undecided(blueprint(BAND, 2), WindowLog(tmp_path, 1, plan), 0) == Undecided()
 
@@ -202,7 +202,7 @@ def test_a_backlog_ends_once_and_the_next_is_a_stream_of_its_own(
     with caplog.at_level(logging.WARNING, "streamjoin"):
         assert _run(spark, tmp_path) == [0, 1]
     (told,) = caplog.messages
-    assert told.startswith("join: 2 tuples wait undecided: 1 left in the gate")
+    assert told.startswith("join: 2 tuples wait undecided: 2 left for a match or a nearer one, until none can follow")
     assert told.endswith("join(..., end_of_input=True) decides it at the end of a backlog")
     caplog.clear()
     query = _start(spark, tmp_path, end_of_input=True)
@@ -225,7 +225,7 @@ def test_an_end_that_was_killed_is_the_end_at_the_next_start_too(spark: SparkSes
     write_files(tmp_path, TABLES[:2])
     _run(spark, tmp_path)
     assert plan_end(tmp_path / "checkpoint") == 2
-    assert _run(spark, tmp_path, ordered=True) == [2]
+    assert _run(spark, tmp_path) == [2]
     assert _rows(read_parquet(tmp_path / "out")) == _embedded(0, 1)
 
 
@@ -293,7 +293,7 @@ def test_batches_are_shown_where_the_setting_says_so(
     try:
         _run(spark, tmp_path)
         first, second, last = capsys.readouterr().err.splitlines()
-        figures = "join: batch 0: 3 left and 2 right rows in, 2 out, window 3 and 1, 1 waiting, "
+        figures = "join: batch 0: 3 left and 2 right rows in, 2 out, window 3 and 2, "
         assert first.startswith(figures), first
         assert second.startswith("join: batch 1: 3 left and 2 right rows in, "), second
         assert last.startswith("join: 2 tuples wait undecided: "), last

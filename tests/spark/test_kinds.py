@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamjoin as sj
-from streamjoin.spark import Source, join, punctuations
+from streamjoin.spark import Source, join, punctuations, stream_join
 from streamjoin.spark.stream_join import Options, build
-from tests.spark.joining import EAGER
+from streamjoin.storage.blueprint import GatePlan, SourcePlan
+from tests.spark.joining import EAGER, read_parquet
 from tests.spark.three_sources import SCHEMA, read_source, rising_rows, rows_in_order
 
 if TYPE_CHECKING:
@@ -129,6 +130,61 @@ def test_every_kind_gives_the_rows_of_the_embedded_engine_in_its_order(spark: Sp
         rows = _ids(rows_in_order(tmp_path / name))
         assert rows, name
         assert rows == _embedded(spec, tables), name
+
+
+def _start_plain(spark: SparkSession, files: Path, run: Path, spec: sj.JoinSpec, **options: Any) -> StreamingQuery:
+    """The join of plain sources in any order, which has no gate."""
+    left, right = (read_source(spark, files / name) for name in "lr")
+    joined = build(left, right, spec, Options(**{"partitions": 3, **options}), EAGER)
+    writer = joined.writeStream.format("parquet").option("checkpointLocation", str(run / "checkpoint"))
+    return writer.option("path", str(run / "out")).trigger(availableNow=True).start()
+
+
+@pytest.mark.filterwarnings("ignore:with time= the default order:FutureWarning")
+def test_kinds_without_a_gate_give_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Two batches, then a restart with another number of partitions, then the rest and the end of input."""
+    specs = {how: replace(BAND, how=how, order="event_time") for how in ("left", "right", "full", "semi", "anti")}
+    specs |= {name: EVERY[name] for name in ("nearest", "as-of by condition", "without tolerance")}
+    tables = _random_tables()
+    for first, end, partitions in ((0, 2, 3), (2, 3, 5)):
+        _write(tmp_path, tables[first:end], first)
+        options: dict[str, Any] = {"partitions": partitions, "end_of_input": end == 3}
+        queries = [_start_plain(spark, tmp_path, tmp_path / how, spec, **options) for how, spec in specs.items()]
+        for query in queries:
+            query.awaitTermination()
+    for how, spec in specs.items():
+        assert not list((tmp_path / how).rglob("*.gate"))
+        rest: list[pa.Table] = []
+        with sj.open(spec, on_close=rest.append) as running:
+            wanted = [row for left, right in tables for row in _ids(running.push(left, right))]
+        wanted += [row for table in rest for row in _ids(table)]
+        rows = _ids(read_parquet(tmp_path / how / "out"))
+        assert sorted(rows, key=str) == sorted(wanted, key=str), how
+        ends = punctuations(tmp_path / how / "checkpoint").select(["position", "waiting"]).to_pylist()
+        assert ends[-1] == {"position": None, "waiting": None}
+
+
+def test_a_checkpoint_with_a_gate_goes_on_without_it_and_not_back(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions wrote it: rows wait in the gate, some that came out have a mark."""
+    tables = _random_tables()
+    spec = replace(BAND, how="full", order="event_time")
+    _write(tmp_path, tables[:2])
+    plans = (SourcePlan("0000"),)
+    with monkeypatch.context() as patch:
+        patch.setattr(stream_join, "_gate", lambda *_: GatePlan((plans, plans)))
+        _start_plain(spark, tmp_path, tmp_path / "run", spec).awaitTermination()
+    assert list((tmp_path / "run").rglob("*.gate"))
+    _write(tmp_path, tables[2:], 2)
+    _start_plain(spark, tmp_path, tmp_path / "run", spec, end_of_input=True).awaitTermination()
+    rest: list[pa.Table] = []
+    with sj.open(spec, on_close=rest.append) as running:
+        wanted = [row for left, right in tables for row in _ids(running.push(left, right))]
+    wanted += [row for table in rest for row in _ids(table)]
+    assert sorted(_ids(read_parquet(tmp_path / "run" / "out")), key=str) == sorted(wanted, key=str)
+    with pytest.raises(sj.CheckpointError, match="no gate came before the join and one does now: leave out ordered"):
+        _start_plain(spark, tmp_path, tmp_path / "run", spec, ordered=True)
 
 
 def test_a_match_and_an_eviction_in_one_batch(spark: SparkSession, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ class Victim:
         if not going:
             return None
         kind = self._rng.choice(going)
-        others = {"time": (".gate", ".marks"), "full": ()}.get(kind, (".marks",))
+        others = {**dict.fromkeys(("time", "arrival"), (".gate", ".marks")), "full": ()}.get(kind, (".marks",))
         steps = [moment for moment in MOMENTS if not moment.endswith(others)]
         return f"{kind}/{self._rng.choice(steps)}"
 

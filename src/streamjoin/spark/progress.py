@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.spark.runtime.checkpoints import logs_of
 from streamjoin.spark.runtime.internals import is_connect, wait_for_reports
+from streamjoin.spark.stages.facts import punctuation_of
 from streamjoin.spark.stages.figures import join_name
 from streamjoin.spark.stages.spending import spent
 from streamjoin.storage.log import WindowLog
+from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.pieces import read_footer
 
 if TYPE_CHECKING:
@@ -52,8 +54,9 @@ class JoinProgress:
             batch before.
         late: late rows since the start.
         waiting: rows that wait in the gate; None without a gate.
-        gate_lag: how far the gate is behind the newest row, in ticks of the time column; None without a gate.
-        bound: the time, in the same ticks, before which no result follows; None without a gate or before it moved.
+        gate_lag: how far the bound is behind the newest row, in ticks of the time column; None in an inner join without
+            a gate.
+        bound: the time, in the same ticks, before which no result follows; None like `gate_lag`, or before it moved.
         start_seconds: the time to start Python and import modules; only first batches have it.
         compile_seconds: the time to compile kernels; a host compiles each kernel once.
     """
@@ -187,7 +190,7 @@ def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:
     try:
         manifest = log.version(batch)
         fresh = [read_footer(path)["fresh"] for path in log.pieces(batch, manifest.epoch)]
-        gate = log.gate(batch, manifest.epoch)[0] if log.gated else None
+        waiting, lag, bound = _order_after(log, manifest)
         began = spent(log, batch, manifest.epoch)
     except (StreamJoinError, OSError):
         return None
@@ -207,9 +210,20 @@ def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:
         ranges=len(fresh),
         skew=max(fresh) * len(fresh) / sum(fresh) if sum(fresh) else 1.0,
         late=sum(manifest.late.values()),
-        waiting=sum(gate["waiting"]) if gate else None,
-        gate_lag=gate["lag"] if gate else None,
-        bound=gate["bound"] if gate else None,
+        waiting=waiting,
+        gate_lag=lag,
+        bound=bound,
         start_seconds=began.starting,
         compile_seconds=began.compiling,
     )
+
+
+def _order_after(log: WindowLog, manifest: Manifest) -> tuple[int | None, int | None, int | None]:
+    """How many rows wait after a version, how far the bound is behind, and the bound; None where there is no order."""
+    if manifest.counts is not None:
+        progress = punctuation_of(log.blueprint, manifest.batch, manifest.clocks)
+        return progress.waiting, progress.lag, progress.bound
+    if log.blueprint.gate is None:
+        return None, None, None
+    gate = log.gate(manifest.batch, manifest.epoch)[0]
+    return sum(gate["waiting"]), gate["lag"], gate["bound"]

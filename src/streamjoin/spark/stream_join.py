@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from streamjoin.model import durations
 from streamjoin.model.binding import BoundSpec, bind, matched_columns, narrowed
+from streamjoin.model.comparisons import with_interval_index
 from streamjoin.model.errors import InputError, NotSupportedError, SchemaError, SetupError, SpecError
 from streamjoin.model.output import check_wanted
 from streamjoin.model.spec import JoinSpec
@@ -75,17 +76,17 @@ def join(
     The state is stored under the checkpoint of the query that runs the join. With a sink that writes each batch once
     (files, tables, Kafka transactions, ...) every result is written exactly once, whichever processes are killed.
 
-    Count windows, `ordered=True`, several sources per side, and every kind of join but inner add a gate before the
-    join: one task that brings all tuples into one order. It releases a tuple once every source has passed its time.
-    Tuples that are not released when a query ends, also with the trigger `availableNow`, stay in the checkpoint for the
-    next start, and so do tuples of an outer, anti or as-of join that are not decided. The end of such a run says how
-    many these are; `end_of_input=True` decides them.
+    Count windows, `ordered=True`, `positions=True`, `idle=`, several sources per side, and joins on intervals that are
+    not inner add a gate before the join: one task that brings all tuples into one order. It releases a tuple once every
+    source has passed its time. Tuples that are not released when a query ends, also with the trigger
+    `availableNow`, stay in the checkpoint for the next start, and so do tuples of an outer, anti or as-of join that are
+    not decided. The end of such a run says how many these are; `end_of_input=True` decides them.
 
     The join has its own clocks (`lateness`, `spark.punctuations`) and does not use Spark's watermarks: a watermark
     on a side does not carry over to the result. To aggregate results by time, set a watermark on the result's time, for
     example `joined.withWatermark("ts", delay)`. With a delay of the longer window plus the lateness, no result is late.
     After a gate, the results of an inner join come in time order and a delay of 0 is enough; an unmatched row of an
-    outer join has its own time and needs the delay of the window.
+    outer join has its own time and needs the delay of the window, without a gate that of both windows and the lateness.
 
     Args:
         left: the left side: a streaming DataFrame, a `Source`, or a list of them, one per physical source.
@@ -100,7 +101,8 @@ def join(
             position among all tuples, and `partner`, the earlier tuple's position within its side.
         punctuate: with `ordered=True`, whether each batch ends with a punctuation: a row with `punctuation` true, a
             time before which no later result follows, and NULL in all other columns. In results `punctuation` is
-            false. `spark.punctuations` returns the same times for any join with a gate.
+            false. `spark.punctuations` returns the same times for any join with a gate, and without one for all but
+            inner joins.
         idle: after how long without rows, in processing time, the gate no longer waits for a source.
         columns: the columns of the result; other columns are neither shuffled nor stored. Default: all.
         late: a directory for late rows as Parquet files, one per batch with late rows, in addition to `spark.late`. The
@@ -179,12 +181,13 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
         for i, sources in enumerate(sides.values())
     ]
     most, first, auto = _partitions(options, spark)
+    gate = _gate(bound, sides, (plans[0], plans[-1]), options)
     blueprint = Blueprint(
         bound,
         _name(options.name, [frame for side in frames for frame in side]),
         most,
         policy,
-        gate=_gate(spec, sides, (plans[0], plans[-1]), options),
+        gate=gate,
         first=first,
         auto=auto,
         late=options.late,
@@ -192,6 +195,7 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
         checkpoint=options.checkpoint,
         spool=_spool(options, spark),
         end_of_input=options.end_of_input,
+        former_sources=_former_sources(spec, (plans[0], plans[-1])) if gate is None else None,
     )
     if blueprint.end_of_input and blueprint.unattended:
         raise NotSupportedError(
@@ -248,21 +252,35 @@ def _union(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _gate(
-    spec: JoinSpec,
+    bound: BoundSpec,
     sides: Mapping[str, Sequence[Source]],
     plans: tuple[tuple[SourcePlan, ...], tuple[SourcePlan, ...]],
     options: Options,
 ) -> GatePlan | None:
-    counted = any(isinstance(window, CountWindow) for window in spec.windows)
+    """The gate, if the join needs one."""
+    spec = bound.spec
+    counted = spec.match is None and any(isinstance(window, CountWindow) for window in spec.windows)
     several = any(needs_gate(sources) for sources in sides.values())
     if options.punctuate and not options.ordered:
         raise SpecError("punctuate=True ends the rows of a batch, which have no end without ordered=True")
     kind = spec.how != "inner" or spec.match is not None
     if kind:
         _check_kind(spec, options)
-    if not (kind or counted or several or options.ordered or options.positions or options.idle is not None):
+    # Of two new intervals the one that begins first may reach further than all stored ones, unknown to its range.
+    unknown = kind and with_interval_index(bound).intervals is not None
+    if not (unknown or counted or several or options.ordered or options.positions or options.idle is not None):
         return None
     return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate)
+
+
+def _former_sources(
+    spec: JoinSpec, plans: tuple[tuple[SourcePlan, ...], tuple[SourcePlan, ...]]
+) -> tuple[str, str] | None:
+    """The sources of the gate that earlier versions put before every kind of join but inner."""
+    if spec.how == "inner" and spec.match is None:
+        return None
+    left, right = (", ".join(map(str, side)) for side in plans)
+    return left, right
 
 
 def _check_kind(spec: JoinSpec, options: Options) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog, has_log
-from streamjoin.storage.manifest import Manifest, StoredRun
-from streamjoin.storage.merging import RunStatistics, due
+from streamjoin.storage.manifest import NOTHING, Manifest, StoredRun
+from streamjoin.storage.merging import due
 from streamjoin.storage.ranges import LEAST, WordRange, sample
 from streamjoin.storage.segments import Segment, block_rows, concatenated, layout, stored
 
@@ -79,24 +79,25 @@ def merge_due(blueprint: Blueprint, log: WindowLog, batch: int) -> bool:
 def _write(
     blueprint: Blueprint, log: WindowLog, manifest: Manifest, runs: Sequence[StoredRun], horizon: tuple[int, int]
 ) -> None:
-    segments = []
-    for side, counted in enumerate(blueprint.counted):
-        stored_segments = stored(log, blueprint, manifest, runs, side, EVERYTHING, shared=False)
-        live = [segment.since(horizon[side], counted) for segment in stored_segments]
-        segments.append(_in_order([segment for segment in live if segment.n]))
+    parts = []
+    for part in blueprint.parts:
+        counted = blueprint.counted[part % 2]
+        stored_segments = stored(log, blueprint, manifest, runs, part, EVERYTHING, shared=False)
+        live = [segment.since(horizon[part % 2], counted) for segment in stored_segments]
+        parts.append(_in_order([segment for segment in live if segment.n]))
     statistics = [
-        (RunStatistics(0, 0, 0) if run is None else run.statistics(counted)).facts
-        for run, counted in zip(segments, blueprint.counted, strict=True)
+        (NOTHING if run is None else run.statistics(blueprint.counted[part % 2])).facts
+        for part, run in zip(blueprint.parts, parts, strict=True)
     ]
     facts = {
         "inputs": [run.key for run in runs],
         "last": runs[-1].batch,
         "extents": statistics,
-        "sample": [entry for run in segments if run is not None for entry in sample(run.words, _SAMPLE)],
+        "sample": [entry for run in parts[:2] if run is not None for entry in sample(run.words, _SAMPLE)],
     }
-    left, right = ([] if run is None else block_rows(run, layout(blueprint, side)) for side, run in enumerate(segments))
+    blocks = [[] if run is None else block_rows(run, layout(blueprint, part)) for part, run in enumerate(parts)]
     if has_log(log.root):
-        log.publish_merge(manifest.batch, (left, right), facts)
+        log.publish_merge(manifest.batch, blocks, facts)
 
 
 def _in_order(segments: Sequence[Segment]) -> Segment | None:

@@ -65,7 +65,8 @@ class Blueprint:
     run over Spark Connect: no code of the driver knows them, so tasks register starts, merge runs and complete the late
     output. `checkpoint` is the location of the query's checkpoint if the user gave it to the join as well. `spool` is
     from how many bytes on a part of a batch goes from task to task in a file; None for never. `end_of_input` says that
-    its input ends with the backlog of a run.
+    its input ends with the backlog of a run. `former_sources` are the sources of the gate that an earlier version put
+    before this join: its checkpoints are read.
     """
 
     bound: BoundSpec
@@ -81,6 +82,7 @@ class Blueprint:
     checkpoint: str | None = None
     spool: int | None = None
     end_of_input: bool = False
+    former_sources: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", with_interval_index(self.bound))
@@ -112,6 +114,21 @@ class Blueprint:
     def marked(self) -> tuple[int, ...]:
         """The sides whose tuples have a mark once they have matched."""
         return (0,) if self.bound.spec.how == "semi" else self.preserved
+
+    @property
+    def on_arrival(self) -> bool:
+        """Whether a join that is not inner has no gate: its ranges decide by the facts that routing tasks send."""
+        return self.gate is None and (bool(self.marked) or self.bound.match is not None)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The parts of a run: the rows of both sides, and on arrival marks and rows without a key (`manifest.py`)."""
+        return (0, 1, 2, 3, 4, 5) if self.on_arrival else (0, 1)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether stored rows have a number: their position after a gate, or the order of their arrival."""
+        return self.gate is not None or self.on_arrival
 
     @property
     def places(self) -> bool:
@@ -148,6 +165,10 @@ class Blueprint:
         After a gate, a side's clock is the progress of the gate order on that side's own scale. Without a gate it is
         the side's newest time, and future rows may be behind it by the lateness.
         """
+        if self.gate is None and self.bound.match is not None:
+            decided, needed = self.as_of_progress(clocks)
+            tolerance = 0 if self.bound.match.direction == "forward" else self.bound.match.tolerance
+            return decided, NEVER if tolerance is None else max(NEVER, needed - tolerance)
         if self.gate is None:
             return horizons(clocks, self.windows, self.lateness)
         itself = int(self.bound.spec.self_join)
@@ -156,6 +177,17 @@ class Blueprint:
             for clock, window, counted in zip(clocks, self.windows, self.counted, strict=True)
         )
         return left, right
+
+    def as_of_progress(self, clocks: Sequence[int | None]) -> tuple[int, int]:
+        """In an as-of join without a gate: the time before which left rows are decided, and that of the oldest to come.
+
+        No right row to come can be nearer to a decided one.
+        """
+        match = self.bound.match
+        ahead = 0 if match is None or match.direction == "backward" else match.tolerance or 0
+        left, right = (NEVER if clock is None else max(NEVER, clock - self.lateness) for clock in clocks)
+        decided = max(NEVER, right - ahead)
+        return decided, min(left, decided)
 
     @property
     def description(self) -> dict[str, str]:
@@ -181,6 +213,20 @@ class Blueprint:
             **({} if spec.how == "inner" else {"how": spec.how}),
             **({} if spec.match is None else {"match": str(spec.match)}),
         }
+
+    @property
+    def former_description(self) -> dict[str, str] | None:
+        """The description of the same join with the gate that an earlier version put before it."""
+        if self.former_sources is None:
+            return None
+        left, right = self.former_sources
+        return {**self.description, "left sources": left, "right sources": right}
+
+    @functools.cached_property
+    def fingerprints(self) -> frozenset[str]:
+        """The fingerprints of files that the join can read."""
+        former = self.former_description
+        return frozenset([self.fingerprint, *([] if former is None else [fingerprint(former)])])
 
     @functools.cached_property
     def fingerprint(self) -> str:

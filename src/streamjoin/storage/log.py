@@ -146,9 +146,9 @@ class WindowLog:
         return files
 
     @property
-    def gated(self) -> bool:
-        """Whether a gate comes before the join."""
-        return self._blueprint.gate is not None
+    def blueprint(self) -> Blueprint:
+        """The join whose log it is."""
+        return self._blueprint
 
     @property
     def least_spooled(self) -> int | None:
@@ -216,7 +216,7 @@ class WindowLog:
         return {**facts, "batch": batch, "epoch": self.epoch, **marks}
 
     def _check(self, path: Place, footer: Mapping[str, Any]) -> None:
-        if (footer.get("format"), footer.get("fingerprint")) != (FORMAT, self._blueprint.fingerprint):
+        if footer.get("format") != FORMAT or footer.get("fingerprint") not in self._blueprint.fingerprints:
             raise CheckpointError(
                 f"the file {path} belongs to another join or was written by another version of streamjoin; start "
                 "with a new checkpoint"
@@ -329,12 +329,13 @@ class WindowLog:
             pieces = {ref.file: ref for run in manifest.runs for ref in run.pieces}
             for file, ref in pieces.items():
                 mapped = MappedPiece(self.root / "versions" / file)
-                for block in (*ref.blocks[0], *ref.blocks[1]):
+                for block in (block for part in ref.blocks for block in part):
                     mapped.check(block)
-            if self._blueprint.gate is not None:
+            # Without a gate, marks are in runs; a version of an earlier gate has no counts.
+            if self._blueprint.numbered and manifest.counts is None:
                 self.gate(batch, manifest.epoch)
-            if self._blueprint.marked:
-                self.marks(batch, manifest.epoch)
+                if self._blueprint.marked:
+                    self.marks(batch, manifest.epoch)
         except CheckpointError:
             return False
         return True
@@ -437,12 +438,15 @@ def _read_manifest(path: Place) -> Manifest:
     return known
 
 
-def new_epoch(root: Place, description: dict[str, str], run: str | None = None) -> int:
+def new_epoch(
+    root: Place, description: dict[str, str], run: str | None = None, former: dict[str, str] | None = None
+) -> int:
     """Register a start of a query on the log in `root`; creates the log, or rejects that of another join.
 
-    With the id of a `run`, all tasks of the start may register it and get the same number.
+    With the id of a `run`, all tasks of the start may register it and get the same number. A log with the `former`
+    description gets the new one: earlier versions then refuse it.
     """
-    if not check_description(root, description):
+    if check_description(root, description, former) != description:
         with atomic(root / _DESCRIPTION) as file:
             file.write(json.dumps(description, indent=2).encode())
     try:
@@ -460,22 +464,24 @@ def has_log(root: Place) -> bool:
     return (root / _DESCRIPTION).exists()
 
 
-def check_description(root: Place, description: dict[str, str]) -> bool:
-    """Reject the log of another join in `root`; returns whether there is a log.
+def check_description(
+    root: Place, description: dict[str, str], former: dict[str, str] | None = None
+) -> dict[str, str] | None:
+    """Reject the log of another join in `root`; returns the description of the log, or None if there is none.
 
     Raises:
         CheckpointError: it is the log of another join, or its description can't be read.
     """
     path = root / _DESCRIPTION
     if not has_log(root):
-        return False
+        return None
     try:
-        saved_description = json.loads(path.read_bytes())
+        saved_description: dict[str, str] = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise damaged(path, error) from error
-    if saved_description != description:
+    if saved_description not in (description, former):
         raise CheckpointError(_difference(root, saved_description, description))
-    return True
+    return saved_description
 
 
 def first_epoch(root: Place) -> int:

@@ -22,6 +22,11 @@ from streamjoin.windows.intervals import NO_CLASS
 SAMPLE = 256
 """Words kept of each run's distribution."""
 
+NOTHING = RunStatistics(0, 0, 0)
+
+MARKS, KEYLESS = 2, 4
+"""In a run, the numbers of the first of two parts: the marks of both sides, and the rows of both without a key."""
+
 Clocks = tuple[int | None, int | None]
 Horizons = Callable[[Clocks], tuple[int, int]]
 """A function from both clocks to the oldest ages that are alive: `Blueprint.horizons`."""
@@ -29,20 +34,36 @@ Horizons = Callable[[Clocks], tuple[int, int]]
 
 @dataclass(frozen=True)
 class PieceRef:
-    """A piece of a run: its file, relative to the log, and the blocks of both sides."""
+    """A piece of a run: its file, relative to the log, and the blocks of its parts.
+
+    Parts are the rows of both sides; in some joins there are more.
+    """
 
     file: str
-    blocks: tuple[tuple[Block, ...], tuple[Block, ...]]
+    blocks: tuple[tuple[Block, ...], ...]
+
+    def part(self, number: int) -> tuple[Block, ...]:
+        """The blocks of a part; most joins have only the rows of both sides."""
+        return self.blocks[number] if number < len(self.blocks) else ()
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A sorted run: the pieces of all ranges of the version that wrote it."""
+    """A sorted run: the pieces of all ranges of the version that wrote it.
+
+    `statistics` are those of the rows of both sides, `others` those of its other parts, if it has any.
+    """
 
     batch: int
     statistics: tuple[RunStatistics, RunStatistics]
     sample: tuple[tuple[int, int], ...]
     pieces: tuple[PieceRef, ...]
+    others: tuple[RunStatistics, ...] = ()
+
+    def lives(self, horizon: tuple[int, int]) -> bool:
+        """Whether something in the run is not older than the horizon of its side."""
+        parts = enumerate((*self.statistics, *self.others))
+        return any(part.rows and part.newest >= horizon[number % 2] for number, part in parts)
 
     @property
     def key(self) -> str:
@@ -62,6 +83,7 @@ class Manifest:
         wanted: the number of ranges that a user requested.
         pace: how far the newest batch advanced the clocks.
         skew: the rows of the newest batch in its largest range divided by the average, in thousandths.
+        counts: the rows of each side since the start, where rows are numbered as they arrive.
     """
 
     batch: int
@@ -74,6 +96,7 @@ class Manifest:
     wanted: int | None = None
     pace: tuple[int, int] = (0, 0)
     skew: int = 1000
+    counts: tuple[int, int] | None = None
 
     @property
     def files(self) -> set[str]:
@@ -116,13 +139,14 @@ class Manifest:
             "wanted": self.wanted,
             "pace": self.pace,
             "skew": self.skew,
+            **({} if self.counts is None else {"counts": self.counts}),
             "runs": [
                 {
                     "batch": run.batch,
-                    "extents": [e.facts for e in run.statistics],
+                    "extents": [e.facts for e in (*run.statistics, *run.others)],
                     "sample": run.sample,
                     "pieces": [
-                        {"file": p.file, "blocks": [[b.packed() for b in side] for side in p.blocks]}
+                        {"file": p.file, "blocks": [[b.packed() for b in part] for part in p.blocks]}
                         for p in run.pieces
                     ],
                 }
@@ -142,10 +166,10 @@ class Manifest:
         left, right = body["clocks"]
         runs = tuple(_run(run["batch"], run["extents"], run["sample"], run["pieces"]) for run in body["runs"])
         fresh = tuple((word, rows) for word, rows in body["fresh_sample"])
-        wanted, pace = body["wanted"], body.get("pace", (0, 0))
+        wanted, pace, counts = body["wanted"], body.get("pace", (0, 0)), body.get("counts")
         return cls(
             body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs, fresh, wanted,
-            (pace[0], pace[1]), body.get("skew", 1000),
+            (pace[0], pace[1]), body.get("skew", 1000), None if counts is None else (counts[0], counts[1]),
         )  # fmt: skip
 
 
@@ -154,12 +178,13 @@ EMPTY = Manifest(-1, 0, (None, None), 0, {}, ())
 
 
 def _run(batch: int, statistics: Any, sample: Any, pieces: Any) -> StoredRun:
-    left, right = (RunStatistics.of(side) for side in statistics)
+    left, right, *others = (RunStatistics.of(part) for part in statistics)
     return StoredRun(
         batch,
         (left, right),
         tuple((word, rows) for word, rows in sample),
-        tuple(PieceRef(p["file"], (Block.unpacked(p["blocks"][0]), Block.unpacked(p["blocks"][1]))) for p in pieces),
+        tuple(PieceRef(p["file"], tuple(map(Block.unpacked, p["blocks"]))) for p in pieces),
+        tuple(others),
     )
 
 
@@ -177,15 +202,11 @@ def assemble(
     batch, epoch = footers[0]["batch"], footers[0]["epoch"]
     clocks = _clocks(base, footers)
     folded = set(footers[0]["folded"])
-    if any(set(footer["folded"]) != folded or footer["batch"] != batch for footer in footers):
+    facts = footers[0].get("facts")
+    if any(set(f["folded"]) != folded or f["batch"] != batch or f.get("facts") != facts for f in footers):
         raise CheckpointError(f"the pieces of version {batch} of the window log disagree; start with a new checkpoint")
     horizon = horizons(clocks)
-    kept = [
-        run
-        for run in _swapped(base.runs, merges)
-        if run.batch not in folded
-        and any(e.rows and e.newest >= bound for e, bound in zip(run.statistics, horizon, strict=True))
-    ]
+    kept = [run for run in _swapped(base.runs, merges) if run.batch not in folded and run.lives(horizon)]
     if ended := bool(footers[0].get("ended")):
         # What follows the end of input is joined with nothing from before it.
         kept, clocks = [], (None, None)
@@ -199,7 +220,9 @@ def assemble(
     left, right = (0 if a is None or b is None else b - a for a, b in zip(base.clocks, clocks, strict=True))
     sample, wanted = _sample(footers, "fresh_sample"), footers[0].get("wanted")
     skew = 1000 * max(f["fresh"] for f in footers) * len(footers) // fresh if fresh else 1000
-    return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right), skew)
+    counts = footers[0].get("counts")
+    counts = None if counts is None else (counts[0], counts[1])
+    return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right), skew, counts)
 
 
 def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> StoredRun:
@@ -210,10 +233,11 @@ def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> Stored
         (_statistics(footers, 0), _statistics(footers, 1)),
         _sample(footers, "sample"),
         tuple(
-            PieceRef(file, (Block.unpacked(footer["blocks"][0]), Block.unpacked(footer["blocks"][1])))
+            PieceRef(file, tuple(map(Block.unpacked, footer["blocks"])))
             for file, footer in pieces
             if any(footer["blocks"])
         ),
+        tuple(_statistics(footers, part) for part in range(2, len(footers[0]["extents"]))),
     )
 
 
@@ -243,7 +267,7 @@ def _clocks(base: Manifest, footers: Sequence[Mapping[str, Any]]) -> Clocks:
 def _statistics(footers: Sequence[Mapping[str, Any]], side: int) -> RunStatistics:
     pieces = [RunStatistics.of(footer["extents"][side]) for footer in footers if footer["extents"][side][0]]
     if not pieces:
-        return RunStatistics(0, 0, 0)
+        return NOTHING
     rows, oldest, newest = sum(e.rows for e in pieces), min(e.oldest for e in pieces), max(e.newest for e in pieces)
     ages: tuple[int, ...] = ()
     # Versions before had one age between the oldest and the newest, or none.

@@ -14,7 +14,7 @@ import struct
 import tempfile
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,8 @@ class BlockRows:
     length_class: int | None = None
 
 
-BothSidesRows = tuple[Iterable[BlockRows], Iterable[BlockRows]]
-"""The record batches of both sides."""
+BothSidesRows = Sequence[Iterable[BlockRows]]
+"""The record batches of both sides, and after them those of other parts (`manifest.py`), where a join has them."""
 
 
 def write_piece(

@@ -51,6 +51,14 @@ class WordRange:
         after = [] if self.last is None else [WordRange(self.last, end)]
         return [part for part in (before, *after) if part.last is None or part.first < part.last]
 
+    @property
+    def whole_words(self) -> WordRange:
+        """The range with all rows of its words, also of those that are split."""
+        last = self.last
+        if last is not None and last[1]:
+            last = None if last[0] == MOST else (last[0] + 1, 0)
+        return WordRange((self.first[0], 0), last)
+
     def part(self, words: Array) -> tuple[int, int]:
         """The first and the end position of its rows in sorted words; each position belongs to exactly one range."""
         begin = _place(words, *self.first)

@@ -20,7 +20,7 @@ from streamjoin.model.keys import KeyTerm, WordKind
 from streamjoin.model.large_columns import CHUNK_BYTES, take_rows
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
-from streamjoin.storage.manifest import Manifest, StoredRun
+from streamjoin.storage.manifest import KEYLESS, MARKS, Manifest, StoredRun
 from streamjoin.storage.merging import RunStatistics
 from streamjoin.storage.pieces import BlockRows
 from streamjoin.storage.ranges import WordRange
@@ -32,14 +32,16 @@ BLOCK_ROWS = 1 << 20
 """Rows per record batch of a piece: enough for a fast sweep, few enough for the 32-bit offsets of strings."""
 
 _SAMPLE, _AGES = 1023, 15
+_MARKED = ("#word", "#ticks", "#seq")
 
 
 @dataclass(frozen=True)
 class Segment:
     """Rows sorted by word.
 
-    `ids` is set where a tuple could match itself, `seqs` (each row's position in its side) after a gate, `classes` (of
-    the row's interval, by length) in a join on intervals.
+    `ids` is set where a tuple could match itself, `seqs` (each row's number: its position in its side after a gate,
+    the order of arrival without one in joins that are not inner), `classes` (of the row's interval, by length) in a
+    join on intervals.
     """
 
     words: Array
@@ -112,23 +114,30 @@ class SegmentLayout:
     own: tuple[str, ...]
     schema: pa.Schema
 
-    def segment(self, batch: pa.RecordBatch, gated: bool, length_class: int | None = None) -> Segment:
+    def segment(self, batch: pa.RecordBatch, numbered: bool, length_class: int | None = None) -> Segment:
         """The segment of a stored record batch, without a copy."""
         arrays = [integer_values(batch.column(name)) for name in self.names]
         rows = pa.Table.from_batches([batch]).select(range(len(self.own), batch.num_columns))
-        terms = arrays[2 : len(arrays) - gated]
+        terms = arrays[2 : len(arrays) - numbered]
         classes = None if length_class is None else np.broadcast_to(np.uint8(length_class), (batch.num_rows,))
-        return Segment(arrays[0], arrays[1], tuple(terms), rows, None, arrays[-1] if gated else None, classes)
+        return Segment(arrays[0], arrays[1], tuple(terms), rows, None, arrays[-1] if numbered else None, classes)
 
 
-def layout(blueprint: Blueprint, side: int) -> SegmentLayout:
-    """How the rows of one side are stored."""
-    bound = blueprint.bound
-    names = [_word_column(bound.index[0], side) if len(bound.index) == 1 else None, _time_column(blueprint, side)]
+def layout(blueprint: Blueprint, part: int) -> SegmentLayout:
+    """How a part of a run is stored; marks are rows without columns, by the word, time and number of what matched."""
+    if part in (MARKS, MARKS + 1):
+        return SegmentLayout(_MARKED, _MARKED, pa.schema([(name, pa.int64()) for name in _MARKED]))
+    bound, side = blueprint.bound, part % 2
+    if part >= KEYLESS:
+        columns = pa.schema([*((name, pa.int64()) for name in _MARKED), *blueprint.schema(side)])
+        return SegmentLayout(_MARKED, _MARKED, columns)
+    # The left rows of an as-of join by key are stored under the words of their keys on the right side.
+    plain = len(bound.index) == 1 and not (blueprint.by_key and side == 0)
+    names = [_word_column(bound.index[0], side) if plain else None, _time_column(blueprint, side)]
     names += [_word_column(bound.terms[i], side) for i in blueprint.open_terms]
     own_names = ["#word", "#ticks", *(f"#term{i}" for i in blueprint.open_terms)]
     columns = [name or own for name, own in zip(names, own_names, strict=True)]
-    if blueprint.gate is not None:
+    if blueprint.numbered:
         columns.append("#seq")
     own = tuple(name for name in columns if name.startswith("#"))
     schema = pa.schema([*(pa.field(name, pa.int64()) for name in own), *blueprint.schema(side)])
@@ -159,23 +168,33 @@ def stored(
     blueprint: Blueprint,
     manifest: Manifest,
     runs: Sequence[StoredRun],
-    side: int,
+    part: int,
     word_range: WordRange,
     *,
     shared: bool = True,
 ) -> list[Segment]:
-    """The rows of `runs` that belong to `word_range`, oldest run first; see `WindowLog.piece` for `shared`."""
-    plan = layout(blueprint, side)
+    """What belongs to `word_range` in a part of `runs`, oldest run first; see `WindowLog.piece` for `shared`."""
+    plan = layout(blueprint, part)
     segments = []
     for run in runs:
         for piece in run.pieces:
-            for block in piece.blocks[side]:
+            for block in piece.part(part):
                 if word_range.touches(block.first, block.last):
                     batch = log.piece(manifest, piece.file, shared).batch(block, plan.schema)
-                    segment = plan.segment(batch, blueprint.gate is not None, block.length_class).within(word_range)
+                    segment = plan.segment(batch, blueprint.numbered, block.length_class).within(word_range)
                     if segment.n:
                         segments.append(segment)
     return segments
+
+
+MATCHED = -1
+"""The number of a stored row that needs no mark, because it matched in the batch that it came in."""
+
+
+def marks_of(words: Array, ticks: Array, seqs: Array) -> Segment:
+    """Marks, by word."""
+    order = np.argsort(words, kind="stable")
+    return Segment(words[order], ticks[order], (), pa.table({}), None, seqs[order])
 
 
 def merged(segments: Sequence[Segment]) -> Segment:

@@ -101,7 +101,7 @@ def _check_checkpoint(pipeline: Pipeline, joins: Sequence[Blueprint]) -> None:
         try:
             check_offsets(checkpoint, root)
             check_known(checkpoint, join.name, committed)
-            check_description(root, join.description)
+            check_description(root, join.description, join.former_description)
         except CheckpointError as error:
             raise _mistake(pipeline, "checkpoint", str(error)) from None
 

@@ -190,7 +190,7 @@ def _begun(query: StartingQuery, joins: list[Blueprint]) -> list[tuple[Blueprint
         root = checkpoint / DIRECTORY / join.name
         check_offsets(checkpoint, root)
         check_known(checkpoint, join.name, committed)
-        log = WindowLog(root, new_epoch(root, join.description), join)
+        log = WindowLog(root, new_epoch(root, join.description, former=join.former_description), join)
         starts.append((join, log))
     if query.calls_function:
         committed = take_back(checkpoint, [log for _, log in starts], committed)

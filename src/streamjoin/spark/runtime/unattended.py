@@ -86,7 +86,7 @@ def _registered(blueprint: Blueprint, checkpoint: Place, root: Place, run: str, 
     if first_epoch(root):
         # Before the run is registered: the tasks that find it registered rely on this.
         complete_late_output(blueprint, root, committed)
-    return new_epoch(root, blueprint.description, run)
+    return new_epoch(root, blueprint.description, run, blueprint.former_description)
 
 
 def after_task(blueprint: Blueprint, log: WindowLog, batch: int) -> None:

@@ -7,7 +7,7 @@ well. The range that owns such a row reports it. A gate removes both kinds befor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,9 +18,10 @@ from streamjoin.joins.types.asof import span
 from streamjoin.joins.types.marks import Keyless
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.batch.sweep import make_ascending
+from streamjoin.spark.stages.facts import TASK_ROWS, WAITED, BatchFacts
 from streamjoin.spark.stages.pairing import SortedProbes, tick_bounds
 from streamjoin.spark.stages.parts import Received
-from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, Longest, index_words
+from streamjoin.spark.stages.route import ROW_ID, SEQ, UPTO, Longest, index_words, owned_by
 from streamjoin.storage.blueprint import SIDES, Blueprint
 from streamjoin.storage.ranges import MOST
 from streamjoin.storage.segments import Segment
@@ -30,16 +31,18 @@ from streamjoin.windows.intervals import NO_CLASS, length_classes
 from streamjoin.windows.words import TermWords
 
 LATE, NO_TIME = "late", "no time"
+# Multiples of it, modulo 2**64, are spread evenly.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
-class NumberedRows:
-    """Rows with their times, their positions in their side, and the number of tuples of the other side before them."""
+class KeylessRows:
+    """Rows with their times, their positions in their side, and those in the order of both."""
 
     rows: pa.Table
     ticks: Array
     seqs: Array
-    upto: Array
+    places: Array
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ class Arrivals:
     name: str
     own: Array
     """Which of the probes the range stores."""
-    keyless: NumberedRows | None = None
-    """The rows that match nothing, whatever follows, where the kind of join gives them out."""
+    keyless: KeylessRows | Segment | None = None
+    """The rows that match nothing, whatever follows, where the kind of join gives them out; without a gate by word."""
 
     @property
     def late_counts(self) -> dict[str, int]:
@@ -63,7 +66,12 @@ class Arrivals:
 
 
 def arrivals(
-    blueprint: Blueprint, side: int, received: Received, clock: int | None, longest: Longest = (0, 0)
+    blueprint: Blueprint,
+    side: int,
+    received: Received,
+    clock: int | None,
+    longest: Longest = (0, 0),
+    facts: BatchFacts | None = None,
 ) -> Arrivals:
     """Prepare the rows of one side, given the side's clock before the batch and the longest intervals."""
     bound = blueprint.bound
@@ -76,23 +84,34 @@ def arrivals(
     late = np.zeros(encoded.n, np.bool_)
     if clock is not None and blueprint.gate is None:
         late = ticks < max(NEVER, clock - blueprint.lateness)
+        if facts is not None and (side, WAITED) in facts.first:
+            # They were on time when they came.
+            late &= table.column(ROW_ID).to_numpy() < WAITED << TASK_ROWS
     usable = ~late
     reasons = {LATE: late}
     if missing is not None:
         usable &= ~missing
         reasons = {LATE: late & ~missing, NO_TIME: missing}
     newest = int(ticks[usable].max()) if usable.any() else None
-    keyless = None
+    keyless: KeylessRows | Segment | None = None
     given_out = side in blueprint.preserved or (side == 0 and bound.match is not None)
     if given_out:
         mask = Keyless(bound, side)(table, encoded.valid)
         if mask is not None:
-            keyless = _numbered(table, ticks, np.flatnonzero(mask[: received.owned] & usable[: received.owned]))
+            places = np.flatnonzero(mask[: received.owned] & usable[: received.owned])
+            if facts is None:
+                keyless = _keyless(blueprint, table, ticks, places)
+            else:
+                keyless = _spread(side, table, ticks, places, facts)
             usable &= ~mask
     if encoded.valid is not None and not (given_out and bound.intervals is not None):
         usable &= encoded.valid
     index = index_words(blueprint, encoded, longest[1 - side])
     probes, own = _probes(blueprint, side, table, encoded, index, ticks, usable, received.owned)
+    if facts is not None and probes.rows.ids is not None:
+        ids = probes.rows.ids
+        seqs = facts.numbers(side, ids)
+        probes = replace(probes, rows=replace(probes.rows, seqs=seqs, ids=ids if bound.spec.self_join else None))
     # In a self-join every row has both roles; only one of them reports it.
     if bound.spec.self_join and side:
         reasons = {}
@@ -100,12 +119,22 @@ def arrivals(
     return Arrivals(probes, probes.chosen(own), newest, set_apart, SIDES[side], own, keyless)
 
 
-def _numbered(table: pa.Table, ticks: Array, places: Array) -> NumberedRows:
+def _keyless(blueprint: Blueprint, table: pa.Table, ticks: Array, places: Array) -> KeylessRows:
     rows = table.take(pa.array(places))
     seqs, upto = _column(rows, SEQ), _column(rows, UPTO)
     if seqs is None or upto is None:
         raise AssertionError("rows behind a gate without their numbers")
-    return NumberedRows(rows.drop_columns([SEQ, UPTO]), ticks[places], seqs, upto)
+    rows = rows.drop_columns([SEQ, UPTO])
+    return KeylessRows(rows, ticks[places], seqs, seqs if blueprint.bound.spec.self_join else seqs + upto)
+
+
+def _spread(side: int, table: pa.Table, ticks: Array, places: Array, facts: BatchFacts) -> Segment:
+    """Rows without a key, by words that are spread over all ranges: each has an owner for as long as it waits."""
+    rows = table.take(pa.array(places))
+    seqs = facts.numbers(side, rows.column(ROW_ID).to_numpy())
+    words, order = sort_entries((seqs.view(np.uint64) * _GOLDEN).view(np.int64), np.arange(seqs.size))
+    rows = rows.drop_columns([ROW_ID]).take(pa.array(order))
+    return Segment(words, ticks[places[order]], (), rows, None, seqs[order])
 
 
 def _probes(
@@ -120,7 +149,7 @@ def _probes(
 ) -> tuple[SortedProbes, Array]:
     """The usable rows by word, and which of them the range stores."""
     places = np.flatnonzero(usable)
-    words, order = sort_entries(index.word[places], places)
+    words, order = sort_entries(owned_by(blueprint, side, index)[places], places)
     terms = [encoded.terms[i].take(order) for i in blueprint.open_terms]
     rows = table.take(pa.array(order))
     ids, seqs, upto = (_column(rows, name) for name in (ROW_ID, SEQ, UPTO))
@@ -146,6 +175,19 @@ def _probes(
     make_ascending(lo, hi)
     probes = SortedProbes(segment, lo, hi, bounds, since, until, first, upto)
     return probes, order < owned
+
+
+def stored_probes(blueprint: Blueprint, left: Segment) -> SortedProbes:
+    """Left rows of an as-of join, stored and new ones, as probes."""
+    match = blueprint.bound.match
+    if match is None:
+        raise AssertionError("stored rows that probe in a join without a match")
+    encoded = SideEncoder(blueprint.bound, "left").encode(left.rows.combine_chunks())
+    index = index_words(blueprint, encoded)
+    bounds = tuple((encoded.terms[i].lo, encoded.terms[i].hi) for i in blueprint.open_terms)
+    lo, hi = index.lo.copy(), index.hi.copy()
+    make_ascending(lo, hi)
+    return SortedProbes(left, lo, hi, bounds, *tick_bounds(left.ticks, *span(match)))
 
 
 def _classes(blueprint: Blueprint, index: TermWords, valid: Array | None) -> Array | None:

@@ -114,9 +114,13 @@ def standing(
     ranges: int,
     mark: int,
     gate: Punctuation | None = None,
-    received: tuple[int, int] = (0, 0),
+    received: tuple[int, int] | None = (0, 0),
+    facts: bytes | None = None,
 ) -> pa.RecordBatch:
-    """The empty parts of a routing task, with the figures of the window and the gate, which `received` rows."""
+    """The empty parts of a routing task, with its facts and the figures of the window and the gate.
+
+    The gate `received` rows; None where the ranges count them.
+    """
     blocks = [block for run in before.runs for piece in run.pieces for side in piece.blocks for block in side]
     window = [
         *(sum(run.statistics[side].rows for run in before.runs) for side in (0, 1)),
@@ -126,10 +130,11 @@ def standing(
         ranges,
         sum(before.late.values()),
     ]
-    gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag, *received]
+    counted = received or (None, None)
+    gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag, *counted]
     began = untold()
     work = [before.skew, round(1000 * began.starting), round(1000 * began.compiling)]
-    return _with_figures(markers(partitions, mark), [0, 0, 0, *window, *gated, *work])
+    return _with_figures(markers(partitions, mark, facts), [0, 0, 0, *window, *gated, *work])
 
 
 def _with_figures(rows: pa.RecordBatch, first: Sequence[int | None] | None) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +65,13 @@ class Marks:
         return Marks(base, bits)
 
 
+class HasMarks(Protocol):
+    """The marks of a side."""
+
+    def at(self, seqs: Array) -> Array:
+        """Whether each number has matched."""
+
+
 @dataclass(frozen=True)
 class MarkState:
     """The marks before a batch, and what has left before and after it.
@@ -86,9 +93,9 @@ class MarkState:
     edges: tuple[tuple[Edge, ...], tuple[Edge, ...]] = ((), ())
     ended: bool = False
 
-    def leaving(self, side: int, ages: Array) -> Array:
-        """Which tuples of a side, by their ages, leave in the batch."""
-        leaves: Array = ages >= self.gone_before[side]
+    def leaving(self, side: int, ages: Array, *, new: bool) -> Array:
+        """Which tuples of a side, by their ages, leave in the batch; all others that are gone have left before."""
+        leaves = np.ones(ages.size, np.bool_) if new else ages >= self.gone_before[side]
         return leaves if self.ended else leaves & (ages < self.gone[side])
 
     @classmethod

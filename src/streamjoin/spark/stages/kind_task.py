@@ -9,7 +9,7 @@ tuples that can match are there as copies, and stored tuples are in the log, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,18 +20,36 @@ from streamjoin.joins.types.asof import NONE, RightByKey, nearest_pairs
 from streamjoin.joins.types.marks import Places, outcome
 from streamjoin.kernels.kinds.marks import lower_places
 from streamjoin.model.binding import BoundAsOf
-from streamjoin.spark.stages.arrivals import Arrivals
-from streamjoin.spark.stages.kind_gate import MarkState
+from streamjoin.spark.stages.arrivals import Arrivals, KeylessRows
+from streamjoin.spark.stages.kind_gate import HasMarks, MarkState
 from streamjoin.spark.stages.output import FoundPairs, GatheredRows, TaskRows
 from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, after_begin, matches
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints
-from streamjoin.storage.segments import Segment, merged
+from streamjoin.storage.segments import MATCHED, Segment, marks_of, merged
 from streamjoin.windows.encoding import read_only
 
 _MOST_PAIRS = 1 << 24
 """Pairs kept in memory until the marks are published; if there are more, they are found a second time."""
 _ROWS = 1 << 18
+
+
+NO_ENTRIES = marks_of(*np.empty((3, 0), np.int64))
+
+
+class RunMarks:
+    """The marks of a side that lie in the runs, and those that the gate of an earlier version had."""
+
+    def __init__(self, entries: Sequence[Segment], former: HasMarks | None = None) -> None:
+        self._entries = entries
+        self._former = former
+
+    def at(self, seqs: Array) -> Array:
+        """Whether each number has matched."""
+        matched: Array = seqs == MATCHED
+        if self._entries:
+            matched |= np.isin(seqs, np.concatenate([seqs_of(entries) for entries in self._entries]))
+        return matched if self._former is None else matched | self._former.at(seqs)
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,11 @@ def found(
         yield FoundPairs(probes, stored, probe, place, side == 0)
 
 
+def unkeyed(new: Arrivals) -> Segment:
+    """The new rows of a side without a key, by word, which wait like others where there is no gate."""
+    return new.keyless if isinstance(new.keyless, Segment) else replace(new.owned.rows.part(0, 0), terms=())
+
+
 class _Hits:
     """Which rows of one segment have matched, and, if `ranked`, where each matched first."""
 
@@ -118,13 +141,23 @@ class _Hits:
 class MarkedRange:
     """One range of an outer, semi or anti join in one batch."""
 
-    def __init__(self, rows: RangeRows, state: MarkState, places: Places | None) -> None:
+    def __init__(
+        self,
+        rows: RangeRows,
+        state: MarkState,
+        marks: tuple[HasMarks, HasMarks],
+        places: Places | None,
+        keyless: tuple[Sequence[Segment], Sequence[Segment]] = ((), ()),
+    ) -> None:
         self._rows = rows
         self._blueprint = rows.blueprint
         self._state = state
+        self._marks = marks
         self._places = places
+        self._keyless = keyless
         self._how = rows.blueprint.bound.spec.how
-        self._ranked = self._how == "semi"
+        gate = rows.blueprint.gate
+        self._ranked = self._how == "semi" and gate is not None and gate.ordered
         # By identity, with the segment itself, so that no other gets its identity.
         self._hits: dict[int, tuple[Segment, _Hits]] = {}
         self._pairs: list[FoundPairs] | None = []
@@ -132,19 +165,45 @@ class MarkedRange:
 
     def matched(self) -> dict[str, Array]:
         """The positions of each marked side that matched in this batch and have not left."""
-        arrays = {}
+        return {
+            f"matched{side}": np.concatenate(
+                [seqs_of(segment)[rows] for segment, rows, _ in self._marked_now(side)] or [np.empty(0, np.int64)]
+            )
+            for side in self._blueprint.marked
+        }
+
+    def fresh(self) -> tuple[Segment, Segment]:
+        """The new rows that the range stores; those that matched need no mark any more."""
+        rows = [side.owned.rows for side in self._rows.new]
         for side in self._blueprint.marked:
-            seqs = [np.empty(0, np.int64)]
-            for segment, hits, is_old in self._segments(side):
-                rows = np.flatnonzero(hits.matched)
-                rows = rows[self._ages(side, segment)[rows] >= self._state.gone[side]]
-                seqs.append(seqs_of(segment)[self._unmarked(side, segment, rows, is_old)])
-            arrays[f"matched{side}"] = np.concatenate(seqs)
-        return arrays
+            hits = self._hits_of(rows[side])
+            rows[side] = replace(rows[side], seqs=np.where(hits.matched, MATCHED, seqs_of(rows[side])))
+        return rows[0], rows[1]
+
+    def entries(self, former: tuple[HasMarks, HasMarks] | None) -> tuple[Segment, Segment]:
+        """The marks of the stored rows of each side that matched in this batch, and those that a `former` gate had."""
+        sides = []
+        for side in (0, 1):
+            parts = [NO_ENTRIES]
+            if side in self._blueprint.marked:
+                parts += [segment.take(rows) for segment, rows, is_old in self._marked_now(side) if is_old]
+                if former is not None:
+                    old = self._rows.old[side]
+                    parts += [segment.take(np.flatnonzero(former[side].at(seqs_of(segment)))) for segment in old]
+            columns = zip(*((part.words, part.ticks, seqs_of(part)) for part in parts), strict=True)
+            sides.append(marks_of(*(np.concatenate(column) for column in columns)))
+        return sides[0], sides[1]
+
+    def _marked_now(self, side: int) -> Iterator[tuple[Segment, Array, bool]]:
+        """The rows of a side that matched for the first time in this batch and have not left."""
+        for segment, hits, is_old in self._segments(side):
+            rows = np.flatnonzero(hits.matched)
+            rows = rows[self._ages(side, segment)[rows] >= self._state.gone[side]]
+            yield segment, self._unmarked(side, segment, rows, is_old), is_old
 
     def rows(self) -> Iterator[TaskRows]:
         """The rows of the batch."""
-        if self._ranked:
+        if self._how == "semi":
             yield from self._first_matches()
             return
         for side in self._blueprint.preserved:
@@ -157,7 +216,7 @@ class MarkedRange:
         count = 0
         for pairs in self._rows.pairs():
             self._note(pairs)
-            if self._pairs is not None and not self._ranked and self._how != "anti":
+            if self._pairs is not None and self._how not in ("semi", "anti"):
                 count += pairs.probe.size
                 self._pairs.append(pairs)
                 if count > _MOST_PAIRS:
@@ -182,7 +241,9 @@ class MarkedRange:
 
     def _with_copies(self, some: SortedProbes, copies: SortedProbes) -> Iterator[FoundPairs]:
         yield from found(self._blueprint, some, copies.rows, 0)
-        yield from found(self._blueprint, copies, some.rows, 1)
+        if self._blueprint.gate is not None:
+            # Probes match earlier tuples only.
+            yield from found(self._blueprint, copies, some.rows, 1)
 
     def _mark_some(
         self, hits: _Hits, owned: SortedProbes, places: Array, pairs: Callable[[SortedProbes], Iterator[FoundPairs]]
@@ -234,7 +295,7 @@ class MarkedRange:
 
     def _unmarked(self, side: int, segment: Segment, rows: Array, is_old: bool) -> Array:
         """Those of the rows that had no mark before this batch."""
-        return rows[~self._state.marks[side].at(seqs_of(segment)[rows])] if is_old else rows
+        return rows[~self._marks[side].at(seqs_of(segment)[rows])] if is_old and rows.size else rows
 
     def _ages(self, side: int, segment: Segment) -> Array:
         return segment.ages(self._blueprint.counted[side])
@@ -244,14 +305,23 @@ class MarkedRange:
         state = self._state
         for segment, hits, is_old in self._segments(side):
             ages = self._ages(side, segment)
-            leaves = np.flatnonzero(state.leaving(side, ages) & ~hits.matched)
+            leaves = np.flatnonzero(state.leaving(side, ages, new=not is_old) & ~hits.matched)
             for some in parts_of(self._unmarked(side, segment, leaves, is_old)):
                 part = segment.take(some)
                 yield self._one_sided(side, part.rows, part.ticks, seqs_of(part), self._places_of(side, part))
+        for segment in self._keyless[side]:
+            yield from self._gone_keyless(side, segment, new=False)
         keyless = self._rows.new[side].keyless
-        if keyless is not None and keyless.ticks.size:
-            own = keyless.seqs if self._blueprint.bound.spec.self_join else keyless.seqs + keyless.upto
-            yield self._one_sided(side, keyless.rows, keyless.ticks, keyless.seqs, own)
+        if isinstance(keyless, Segment):
+            yield from self._gone_keyless(side, keyless, new=True)
+        elif keyless is not None and keyless.ticks.size:
+            yield self._one_sided(side, keyless.rows, keyless.ticks, keyless.seqs, keyless.places)
+
+    def _gone_keyless(self, side: int, segment: Segment, *, new: bool) -> Iterator[TaskRows]:
+        """Rows without a key that leave, without a gate: earlier, they would be ahead of all other results."""
+        for some in parts_of(np.flatnonzero(self._state.leaving(side, segment.ticks, new=new))):
+            part = segment.take(some)
+            yield self._one_sided(side, part.rows, part.ticks, None, None)
 
     def _places_of(self, side: int, part: Segment) -> Array | None:
         """The gate position where each tuple leaves, if rows need it."""
@@ -262,10 +332,12 @@ class MarkedRange:
             return self._places.by_count(side, seqs_of(part), window)
         return self._places.by_time(part.ticks, window)
 
-    def _one_sided(self, side: int, rows: pa.Table, ticks: Array, seqs: Array, places: Array | None) -> GatheredRows:
+    def _one_sided(
+        self, side: int, rows: pa.Table, ticks: Array, seqs: Array | None, places: Array | None
+    ) -> GatheredRows:
         left, right = (None, rows) if side else (rows, None)
         # Several that leave at one place come in gate order: by time, left before right, then by position.
-        order = None if places is None else (places, ticks, seqs + (side << 62))
+        order = None if places is None or seqs is None else (places, ticks, seqs + (side << 62))
         return GatheredRows(left, right, ticks, order)
 
     def _first_matches(self) -> Iterator[TaskRows]:
@@ -273,7 +345,8 @@ class MarkedRange:
         for segment, hits, is_old in self._segments(0):
             for some in parts_of(self._unmarked(0, segment, np.flatnonzero(hits.matched), is_old)):
                 part = segment.take(some)
-                order = hits.position[some], np.zeros(some.size, np.int64), hits.partner[some]
+                rank = np.zeros(some.size, np.int64)
+                order = (hits.position[some], rank, hits.partner[some]) if self._ranked else None
                 yield GatheredRows(part.rows, None, part.ticks, order)
 
     def _own_places(self, probes: SortedProbes) -> Array:
@@ -284,19 +357,22 @@ class MarkedRange:
 
 
 class AsOfRange:
-    """One range of an as-of join in one batch: the nearest right row of each left row that the gate has released.
+    """One range of an as-of join in one batch: the nearest right row of each left row that is decided.
 
-    No closer right row can follow a released left row, so each is matched once, in the range that owns it, and its row
-    leaves in the same batch. By key, the range of a key has all right rows of that key; it stores those that left rows
-    at `low` or later may take. By any other condition the owner of a left row tests all right rows within the
-    tolerance: stored ones in the log, also those of other ranges, and new ones, of which it has copies.
+    No closer right row can follow, so each left row is matched once, in the range that owns it, and its row leaves in
+    the same batch: the batch in which a gate released it, or without a gate the one whose facts decide it. By key, the
+    range of a key has all right rows of that key; it stores those that left rows at `low` or later may take. By any
+    other condition the owner of a left row tests all right rows within the tolerance: stored ones in the log, also
+    those of other ranges, and new ones, of which it has copies.
     """
 
-    def __init__(self, rows: RangeRows, low: int) -> None:
+    def __init__(self, rows: RangeRows, low: int, left: SortedProbes, keyless: Sequence[KeylessRows | Segment]) -> None:
         match = rows.blueprint.bound.match
         if match is None:
             raise AssertionError("an as-of join without a match")
         self._rows = rows
+        self._left = left
+        self._keyless = keyless
         self._how = rows.blueprint.bound.spec.how
         self.kept: Segment | None = None
         """The right rows that later left rows may match, sorted by word, if keys decide."""
@@ -306,8 +382,8 @@ class AsOfRange:
             self._choose_by_condition(match)
 
     def rows(self) -> Iterator[TaskRows]:
-        """The rows of all left rows of the batch."""
-        left, keyless = self._rows.new[0].owned.rows, self._rows.new[0].keyless
+        """The rows of all decided left rows."""
+        left = self._left.rows
         matched = self._of != NONE
         out, _ = outcome(self._how, matched, np.ones(matched.size, np.bool_))
         for number, segment in enumerate(self._segments):
@@ -318,16 +394,16 @@ class AsOfRange:
         for some in parts_of(np.flatnonzero(out & ~matched)):
             own = left.take(some)
             yield GatheredRows(own.rows, None, own.ticks, _in_order_of(seqs_of(own)))
-        if self._how != "inner" and keyless is not None and keyless.ticks.size:
-            yield GatheredRows(keyless.rows, None, keyless.ticks, _in_order_of(keyless.seqs))
+        for keyless in self._keyless if self._how != "inner" else ():
+            if keyless.seqs is not None and keyless.ticks.size:
+                yield GatheredRows(keyless.rows, None, keyless.ticks, _in_order_of(keyless.seqs))
 
     def _choose_by_key(self, match: BoundAsOf, low: int) -> None:
         """For each left row the segment of its partner, or NONE, and its place there; and what later rows need."""
-        left = self._rows.new[0].owned.rows
+        left = self._left.rows
         right = merged([*self._rows.old[1], self._rows.new[1].owned.rows])
         numbers = KeyNumbers(self._rows.blueprint.bound.keys)
-        # Positions of right rows ascend with their times.
-        order = np.argsort(seqs_of(right))
+        order = np.lexsort((seqs_of(right), right.ticks))
         by_key = RightByKey(numbers.number(1, right.rows)[order], right.ticks[order])
         place = by_key.nearest(match, numbers.number(0, left.rows), left.ticks)
         self._segments = [right]
@@ -336,7 +412,7 @@ class AsOfRange:
         self.kept = right.take(np.sort(order[by_key.needed(match, low)]))
 
     def _choose_by_condition(self, match: BoundAsOf) -> None:
-        left, right = self._rows.new[0].owned, self._rows.new[1].probes
+        left, right = self._left, self._rows.new[1].probes
         n = left.rows.n
         self._segments = []
         self._of, self._at = (np.full(n, NONE, np.int64) for _ in range(2))
@@ -359,7 +435,7 @@ class AsOfRange:
         seqs = np.concatenate([seqs_of(stored)[pairs.place], best[0][known]])
         theirs = np.concatenate([stored.ticks[pairs.place], best[1][known]])
         left = np.concatenate([left, known])
-        taken = nearest_pairs(match, left, self._rows.new[0].owned.rows.ticks[left], seqs, theirs)
+        taken = nearest_pairs(match, left, self._left.rows.ticks[left], seqs, theirs)
         taken = taken[taken < pairs.place.size]
         changed = left[taken]
         self._of[changed], self._at[changed] = len(self._segments) - 1, pairs.place[taken]

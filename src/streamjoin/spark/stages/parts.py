@@ -3,7 +3,8 @@
 Spark shuffles a packed part as one value; it would convert single rows column by column on both ends. A part has the
 number of its task and batch, so the receiver restores the order in which parts were made. Rows that the range stores
 and copies that only probe are in separate parts. Every routing task also sends each range an empty part. It tells the
-receiver which range it has, and its mark shows whether both tasks use the same version of the log.
+receiver which range it has, and its mark shows whether both tasks use the same version of the log. In some joins it
+carries facts about the task's rows (`facts.py`).
 
 Where all tasks run on one host, the rows of a large part do not pass through Spark at all. The sender writes them to a
 file of the batch, the *spool*, and sends its path; the receiver maps it. Nothing depends on the file after the batch.
@@ -99,8 +100,8 @@ class Part:
             yield _row(self.partition, side, self.source, self.number * _MOST_CUTS + i, body)
 
 
-def markers(partitions: int, mark: int = 0) -> pa.RecordBatch:
-    """An empty part for each range, with `mark`."""
+def markers(partitions: int, mark: int = 0, facts: bytes | None = None) -> pa.RecordBatch:
+    """An empty part for each range, with `mark` and the facts that every range needs."""
     n = partitions
     return pa.record_batch(
         [
@@ -108,7 +109,7 @@ def markers(partitions: int, mark: int = 0) -> pa.RecordBatch:
             pa.array([MARKER] * n, pa.int32()),
             pa.array([0] * n, pa.int32()),
             pa.array([mark] * n, pa.int32()),
-            pa.nulls(n, pa.binary()),
+            pa.array([facts] * n, pa.binary()),
         ],
         schema=SCHEMA,
     )

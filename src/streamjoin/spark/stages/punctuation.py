@@ -1,4 +1,4 @@
-"""Punctuations: what each batch of a join with a gate guarantees about later results.
+"""Punctuations: what each batch guarantees about later results, in joins that have a gate or decide by facts.
 
 After a batch, no result follows with a time before the batch's bound or with a gate position before the batch's end. A
 punctuation is a small file next to the log, named after its batch and start. It is valid once Spark has committed the
@@ -27,12 +27,15 @@ _FILE = re.compile(r"(\d+)\.(\d+)\.json")
 
 @dataclass(frozen=True)
 class Punctuation:
-    """One batch: the bound in ticks, the next gate position, how many rows wait, and how far behind the bound is."""
+    """One batch: the bound in ticks, the next gate position, how many rows wait, and how far behind the bound is.
+
+    Without a gate there are no positions, and nothing waits there.
+    """
 
     batch: int
     bound: int | None
-    position: int
-    waiting: int
+    position: int | None
+    waiting: int | None
     lag: int | None
 
 
@@ -55,6 +58,7 @@ def punctuations(checkpoint: str | Path, name: str = "join") -> pa.Table:
     The columns are `batch`; `bound`, a time in units of the join's clock before which no result follows (NULL until a
     row was ready); `position`, a gate position before which no result follows; `waiting`, the number of rows that
     were not ready; `lag`, how far the bound is behind the newest row. At least the newest 100 batches are included.
+    Without a gate, `position` and `waiting` are NULL.
 
     Args:
         checkpoint: the `checkpointLocation` of the query.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.spark.runtime.checkpoints import open_log
+from streamjoin.spark.stages.facts import TASK_ROWS, TaskFacts, punctuation_of
 from streamjoin.spark.stages.figures import packed, standing
 from streamjoin.spark.stages.parts import COPIES, Part, Spool
 from streamjoin.spark.stages.scaling import agreed, planned
@@ -32,8 +33,9 @@ from streamjoin.windows.encoding import Encoded, SideEncoder
 from streamjoin.windows.words import TermWords
 
 ROW_ID = "#row"
-"""In a self-join, the column that identifies a tuple, so that it does not match itself."""
+"""The column that identifies a tuple of a batch: in a self-join it does not match itself, and a match marks it."""
 
+T = TypeVar("T", pa.RecordBatch, pa.Table)
 Longest = tuple[int, int]
 """For both sides the class of the longest interval, in a join on intervals."""
 
@@ -58,28 +60,35 @@ class Route:
         points = planned(self.blueprint, before)
         context = TaskContext.get()
         source = context.partitionId() if context else 0
-        yield standing(self.blueprint.partitions, before, points.ranges, agreed(before, points))
         longest = longest_stored(self.blueprint, before)
-        seen, spool = 0, Spool.of(log, batch_id)
+        facts, spool = TaskFacts(self.side, source), Spool.of(log, batch_id)
         for number, batch in enumerate(batches):
             if batch.num_rows == 0:
                 continue
-            for part in self.cut(batch, points, longest, source, number, seen):
+            rows = conformed(batch, self.blueprint.schema(self.side))
+            for part in self.cut(rows, points, longest, source, number, facts.rows):
                 yield from packed(part, spool)
-            seen += batch.num_rows
+            facts = facts.after(self.blueprint, rows)
+        yield self._told(before, points, facts)
+
+    def _told(self, before: Manifest, points: SplitPoints, facts: TaskFacts) -> pa.RecordBatch:
+        """What every range is told at the end, with the figures of the version before."""
+        plan, mark = self.blueprint, agreed(before, points)
+        if not plan.on_arrival:
+            return standing(plan.partitions, before, points.ranges, mark)
+        progress = None if before.counts is None else punctuation_of(plan, before.batch, before.clocks)
+        return standing(plan.partitions, before, points.ranges, mark, progress, None, facts.packed())
 
     def cut(
         self, batch: pa.RecordBatch, points: SplitPoints, longest: Longest, source: int, number: int, seen: int
     ) -> Iterator[Part]:
         """The parts of one input batch."""
-        rows = conformed(batch, self.blueprint.schema(self.side))
-        roles = [self.side]
-        if self.blueprint.bound.spec.self_join:
-            ids = np.arange(seen, seen + rows.num_rows, dtype=np.int64) + (source << 40)
-            rows = rows.append_column(ROW_ID, pa.array(ids))
-            roles = [0, 1]
-        for role in roles:
-            for partition, kind, part in by_range(self.blueprint, role, rows, points, seen, longest):
+        plan = self.blueprint
+        rows = conformed(batch, plan.schema(self.side))
+        if plan.bound.spec.self_join or plan.on_arrival:
+            rows = with_ids(rows, source, seen)
+        for role in [0, 1] if plan.bound.spec.self_join else [self.side]:
+            for partition, kind, part in by_range(plan, role, rows, points, seen, longest):
                 yield Part(partition, role + kind, source, number, part)
 
 
@@ -88,7 +97,14 @@ def part_schema(blueprint: Blueprint, side: int) -> pa.Schema:
     schema = blueprint.schema(side)
     if blueprint.gate is not None:
         return schema.append(pa.field(SEQ, pa.int64())).append(pa.field(UPTO, pa.int64()))
-    return schema.append(pa.field(ROW_ID, pa.int64())) if blueprint.bound.spec.self_join else schema
+    identified = blueprint.bound.spec.self_join or blueprint.on_arrival
+    return schema.append(pa.field(ROW_ID, pa.int64())) if identified else schema
+
+
+def with_ids(rows: T, task: int, first: int) -> T:
+    """The rows with their ids; `first` is the number of the first row in its task."""
+    ids = np.arange(first, first + rows.num_rows, dtype=np.int64) + (task << TASK_ROWS)
+    return rows.append_column(ROW_ID, pa.array(ids))
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -122,6 +138,11 @@ def index_words(blueprint: Blueprint, encoded: Encoded, longest: int = 0) -> Ter
     return TermWords(nothing, nothing, nothing)
 
 
+def owned_by(blueprint: Blueprint, role: int, index: TermWords) -> Array:
+    """The words by which rows have their owners; an as-of join by key has its left rows where the right ones are."""
+    return index.lo if blueprint.by_key and role == 0 else index.word
+
+
 def by_range(
     blueprint: Blueprint,
     role: int,
@@ -137,8 +158,7 @@ def by_range(
     side: Literal["left", "right"] = "right" if role else "left"
     encoded = SideEncoder(blueprint.bound, side).encode(pa.Table.from_batches([rows]))
     index = index_words(blueprint, encoded, longest[1 - role])
-    # An as-of join by key has its left rows where the right rows of their keys are.
-    word = index.lo if blueprint.by_key and role == 0 else index.word
+    word = owned_by(blueprint, role, index)
     owner, lo, hi = points.owners(word, first), index.lo, index.hi
     if encoded.valid is not None:
         anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % points.ranges

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
@@ -21,19 +22,22 @@ from streamjoin.model.errors import CheckpointError, InputError, StreamJoinError
 from streamjoin.model.large_columns import is_overflow, too_large
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.runtime.unattended import after_task
-from streamjoin.spark.stages.arrivals import Arrivals, arrivals
-from streamjoin.spark.stages.kind_gate import KindGate, MarkState
-from streamjoin.spark.stages.kind_task import AsOfRange, MarkedRange, RangeRows
+from streamjoin.spark.stages.arrivals import Arrivals, arrivals, stored_probes
+from streamjoin.spark.stages.facts import BatchFacts, TaskFacts, facts_in, punctuation_of
+from streamjoin.spark.stages.former_gate import held_back, released, version_before
+from streamjoin.spark.stages.kind_gate import NO_MARKS, KindGate, MarkState
+from streamjoin.spark.stages.kind_task import NO_ENTRIES, AsOfRange, MarkedRange, RangeRows, RunMarks, unkeyed
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.late_output import write_batch
 from streamjoin.spark.stages.output import TaskRows, bound_to_order, plain, to_order
 from streamjoin.spark.stages.parts import Received, Spool, marks, unpack
+from streamjoin.spark.stages.punctuation import write_punctuation
 from streamjoin.spark.stages.route import longest_stored, part_schema
 from streamjoin.spark.stages.scaling import agreed, asked_for, planned
 from streamjoin.spark.stages.spending import tell
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
-from streamjoin.storage.manifest import StoredRun
+from streamjoin.storage.manifest import KEYLESS, MARKS, StoredRun
 from streamjoin.storage.pieces import MappedPiece
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import SplitPoints, WordRange, sample
@@ -70,7 +74,7 @@ class JoinTask:
         with log.advising(batch), _explaining_overflow():
             share = RangeOfBatch(self.blueprint, log, batch, partition)
             share.check(marks(parts))
-            results = share.join(received)
+            results = share.join(received, facts_in(parts))
             gate = self.blueprint.gate
             if gate is not None and gate.ordered:
                 spool = Spool.of(log, batch)
@@ -101,6 +105,7 @@ class RangeOfBatch:
         """The first and the end gate position of the batch."""
         self.bound: int | None = None
         """The time before which no result follows this batch."""
+        self._facts: BatchFacts | None = None
         if blueprint.gate is None:
             self._split_points = planned(blueprint, self._before)
         else:
@@ -125,14 +130,22 @@ class RangeOfBatch:
                 "query, or a task that Spark had abandoned, wrote to it in the meantime"
             )
 
-    def join(self, received: tuple[Received, Received]) -> Iterator[TaskRows]:
-        """Publish this range's piece, then yield its results; a task without a range has neither."""
+    def join(self, received: tuple[Received, Received], facts: Sequence[TaskFacts] = ()) -> Iterator[TaskRows]:
+        """Publish this range's piece, then yield its results; a task without a range has neither.
+
+        `facts` are those of the routing tasks, in a join whose ranges decide by them.
+        """
         if self._partition >= self._split_points.ranges:
             return
         if self._partition == 0:
             self._log.refuse_superseded()
         clocks = self._before.clocks
-        left, right = (arrivals(self._blueprint, side, received[side], clocks[side], self._longest) for side in (0, 1))
+        if self._blueprint.on_arrival:
+            received = self._decide(received, facts)
+            clocks = self._decided().before.clocks
+        left, right = (
+            arrivals(self._blueprint, side, received[side], clocks[side], self._longest, self._facts) for side in (0, 1)
+        )
         words = self._split_points.word_range(self._partition)
         old = [[self._stored(run, side, words) for run in self._before.runs] for side in (0, 1)]
 
@@ -145,7 +158,8 @@ class RangeOfBatch:
         )
         results: Iterator[TaskRows]
         if self._blueprint.bound.match is not None:
-            results = self._join_as_of(rows, old)
+            on_arrival = self._blueprint.on_arrival
+            results = self._join_as_of_on_arrival(rows, old) if on_arrival else self._join_as_of(rows, old)
         elif self._blueprint.marked:
             results = self._join_marked(rows, old)
         else:
@@ -157,11 +171,33 @@ class RangeOfBatch:
                 self._log.prune(self._before)
         yield from results
 
+    def _decide(self, received: tuple[Received, Received], facts: Sequence[TaskFacts]) -> tuple[Received, Received]:
+        """Draw the conclusions from the facts; returns the rows with those that the gate of an earlier version left."""
+        plan, log, before = self._blueprint, self._log, self._before
+        start = version_before(plan, log, before)
+        if before.batch >= 0 and before.counts is None:
+            waited = held_back(plan, log, before)
+            more, received = released(plan, waited, received, self._split_points, self._partition, self._longest)
+            facts = [*facts, *more]
+        self._facts = BatchFacts.of(plan, start, facts)
+        self._clocks = list(self._facts.clocks)
+        if self._partition == 0:
+            clocks = self._facts.clocks
+            write_punctuation(log.root, log.epoch, punctuation_of(plan, self._batch, clocks))
+        return received
+
+    def _decided(self) -> BatchFacts:
+        if self._facts is None:
+            raise AssertionError("a join on arrival without the facts of its batch")
+        return self._facts
+
     def _stored(self, run: StoredRun, side: int, words: WordRange) -> list[Segment]:
-        return stored(self._log, self._blueprint, self._before, [run], side, words)
+        return self._stored_part(side, [run], words)
 
     def _join_marked(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
         """The rows of an outer, semi or anti join; its marks are published with its piece."""
+        if self._blueprint.on_arrival:
+            return self._join_on_arrival(rows, old)
         footer, piece = self._of_gate()
         places = None
         if self._blueprint.places:
@@ -169,20 +205,70 @@ class RangeOfBatch:
             firsts = footer["firsts"]
             self_join = self._blueprint.bound.spec.self_join
             places = Places(self.positions[0], (firsts[0], firsts[1]), (ticks[0], ticks[1]), self_join)
-        marked = MarkedRange(rows, MarkState.of_gate(footer, piece), places)
+        state = MarkState.of_gate(footer, piece)
+        marked = MarkedRange(rows, state, state.marks, places)
         self._publish(rows.new, old, marks=marked.matched())
         return marked.rows()
 
+    def _join_on_arrival(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
+        """The rows of an outer, semi or anti join without a gate; marks and rows without a key are in its runs."""
+        facts, words = self._decided(), self._split_points.word_range(self._partition)
+        runs, former = self._before.runs, facts.before.marks
+        marks, keyless = [], []
+        for side in (0, 1):
+            # The rows of a word that is split are divided otherwise than their marks.
+            entries = self._stored_part(MARKS + side, runs, words.whole_words)
+            marks.append(RunMarks(entries, None if former is None else former[side]))
+            keyless.append(self._stored_part(KEYLESS + side, runs, words))
+        marked = MarkedRange(rows, self._leaving(), (marks[0], marks[1]), None, (keyless[0], keyless[1]))
+        self._publish(rows.new, old, marked.fresh(), more=[*marked.entries(former), *map(unkeyed, rows.new)])
+        return marked.rows()
+
+    def _stored_part(self, part: int, runs: Sequence[StoredRun], words: WordRange) -> list[Segment]:
+        return stored(self._log, self._blueprint, self._before, runs, part, words)
+
     def _join_as_of(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
-        """The rows of an as-of join; no left row is stored, and by key only the right rows that are needed."""
+        """The rows of an as-of join behind a gate; no left row is stored, and by key only the needed right rows."""
         tick = self._of_gate()[0]["standing"]["bound"][0]
-        as_of = AsOfRange(rows, less(tick, KindGate(self._blueprint).reach))
-        nothing = rows.new[0].owned.rows.part(0, 0)
+        left, keyless = rows.new[0].owned, rows.new[0].keyless
+        low = less(tick, KindGate(self._blueprint).reach)
+        as_of = AsOfRange(rows, low, left, [] if keyless is None else [keyless])
+        nothing = left.rows.part(0, 0)
         if as_of.kept is None:
             self._publish(rows.new, old, (nothing, rows.new[1].owned.rows))
         else:
             self._publish(rows.new, [[], []], (nothing, as_of.kept))
         return as_of.rows()
+
+    def _join_as_of_on_arrival(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
+        """The rows of an as-of join without a gate, whose left rows are stored until the facts decide them."""
+        state, facts = self._leaving(), self._decided()
+        words, new = self._split_points.word_range(self._partition), rows.new[0]
+        waiting = self._stored_part(KEYLESS, self._before.runs, words)
+
+        def leaving(stored_rows: Sequence[Segment], fresh: Segment) -> list[Segment]:
+            parts = [*((segment, False) for segment in stored_rows), (fresh, True)]
+            return [part.take(np.flatnonzero(state.leaving(0, part.ticks, new=is_new))) for part, is_new in parts]
+
+        left = stored_probes(self._blueprint, merged(leaving(rows.old[0], new.owned.rows)))
+        low = self._blueprint.as_of_progress(facts.clocks)[1]
+        as_of = AsOfRange(rows, low, left, leaving(waiting, unkeyed(new)))
+        more = [NO_ENTRIES, NO_ENTRIES, *map(unkeyed, rows.new)]
+        if as_of.kept is None:
+            self._publish(rows.new, old, more=more)
+        else:
+            self._publish(rows.new, [[], []], (merged([*rows.old[0], new.owned.rows]), as_of.kept), more=more)
+        return as_of.rows()
+
+    def _leaving(self) -> MarkState:
+        """What leaves in the batch, by its facts."""
+        facts = self._decided()
+        return replace(
+            NO_MARKS,
+            gone=self._blueprint.horizons(facts.clocks),
+            gone_before=facts.before.gone,
+            ended=self._log.end == self._batch,
+        )
 
     def _of_gate(self) -> tuple[dict[str, Any], MappedPiece]:
         if self._gate is None:
@@ -195,14 +281,20 @@ class RangeOfBatch:
         old: OldRuns,
         fresh: tuple[Segment, Segment] | None = None,
         marks: Mapping[str, Array] | None = None,
+        more: Sequence[Segment] = (),
     ) -> None:
-        """Write the rows of folded runs and the new rows, or `fresh` in their place, as this range's piece."""
+        """Write the rows of folded runs and the new rows, or `fresh` in their place, as this range's piece.
+
+        `more` is what the other parts of the run get, `marks` what the next gate gets.
+        """
         plan, before = self._blueprint, self._before
         fresh = fresh or (new[0].owned.rows, new[1].owned.rows)
         ended = self._log.end == self._batch
         if ended:
             fresh, old = (fresh[0].part(0, 0), fresh[1].part(0, 0)), [[], []]
+            more = [part.part(0, 0) for part in more]
         # Rows that expire within the batch are not written; a range that has seen later rows drops more.
+        words = self._split_points.word_range(self._partition)
         horizon = plan.horizons(self._clocks or [_later(before.clocks[i], side.clock) for i, side in enumerate(new)])
         kept_runs = before.kept(plan.horizons, plan.policy)
         runs = []
@@ -210,6 +302,9 @@ class RangeOfBatch:
             segments = [*_flat(_folded(old[side], kept_runs)), fresh[side]]
             runs.append(merged([segment.since(horizon[side], counted) for segment in segments]))
         folded = _folded(before.runs, kept_runs)
+        for part, own in enumerate(more, 2):
+            segments = [*([] if ended else self._stored_part(part, folded, words)), own]
+            runs.append(merged([segment.since(horizon[part % 2], counted=False) for segment in segments]))
         facts: dict[str, Any] = {
             "base": before.epoch,
             "folded": [run.batch for run in folded],
@@ -217,17 +312,18 @@ class RangeOfBatch:
             "fresh": sum(side.owned.rows.n for side in new),
             "fresh_sample": [entry for side in new for entry in sample(side.owned.rows.words, _SAMPLE)],
             "late": self._late | {name: n for side in new for name, n in side.late_counts.items() if n},
-            "extents": [run.statistics(counted).facts for run, counted in zip(runs, plan.counted, strict=True)],
-            "sample": [entry for run in runs for entry in sample(run.words, _SAMPLE)],
+            "extents": [run.statistics(plan.counted[part % 2]).facts for part, run in enumerate(runs)],
+            "sample": [entry for run in runs[:2] for entry in sample(run.words, _SAMPLE)],
             "wanted": asked_for(self._log.root) if self._partition == 0 else None,
             "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
             **({"ended": True} if ended else {}),
+            **({} if self._facts is None else {"facts": self._facts.digest, "counts": self._facts.counts}),
         }
-        left, right = (block_rows(run, layout(plan, side)) for side, run in enumerate(runs))
+        blocks = [block_rows(run, layout(plan, part)) for part, run in enumerate(runs)]
         late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]
         if any(rows.num_rows for rows in late):
             self._log.write_late(self._batch, self._partition, pa.concat_tables(late))
-        self._log.publish(self._batch, self._partition, self._split_points.ranges, (left, right), facts, marks)
+        self._log.publish(self._batch, self._partition, self._split_points.ranges, blocks, facts, marks)
         if plan.late is not None:
             try:
                 write_batch(self._log, place(plan.late), self._batch, self._split_points.ranges)

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin.spark.stages.kind_gate import resumed
+from streamjoin.spark.stages.kind_task import RunMarks, seqs_of
 from streamjoin.storage.blueprint import SIDES, Blueprint
 from streamjoin.storage.log import WindowLog
+from streamjoin.storage.manifest import KEYLESS, MARKS, Manifest
 from streamjoin.storage.ranges import WordRange
-from streamjoin.storage.segments import stored
+from streamjoin.storage.segments import Segment, stored
 
 _EVERYWHERE = WordRange((-(1 << 63), 0), None)
 
 
 @dataclass(frozen=True)
 class Undecided:
-    """By side: tuples in the gate, and released ones without a match that may still get one."""
+    """By side: tuples in the gate, and others without a match, or in an as-of join, that may still get one."""
 
     gate: tuple[int, int] = (0, 0)
     unmatched: tuple[int, int] = (0, 0)
@@ -32,7 +34,7 @@ class Undecided:
         if any(self.gate):
             parts.append(f"{_sides(self.gate)} in the gate, until every source has passed their times")
         if any(self.unmatched):
-            parts.append(f"{_sides(self.unmatched)} without a match, until they have left their windows")
+            parts.append(f"{_sides(self.unmatched)} for a match or a nearer one, until none can follow")
         tuples = f"{self.total:,} tuple{'' if self.total == 1 else 's'}"
         return f"{tuples} wait{'s' if self.total == 1 else ''} undecided: {'; '.join(parts)}"
 
@@ -43,9 +45,11 @@ def undecided(blueprint: Blueprint, log: WindowLog, batch: int) -> Undecided:
     Raises:
         CheckpointError: the log can't be read.
     """
-    if blueprint.gate is None or batch < 0:
+    if not blueprint.numbered or batch < 0:
         return Undecided()
     manifest = log.version(batch, keep=False)
+    if manifest.counts is not None:
+        return Undecided(unmatched=_unmatched(blueprint, log, manifest))
     footer, _ = log.gate(batch, manifest.epoch)
     if footer.get("ended"):
         return Undecided()
@@ -60,6 +64,21 @@ def undecided(blueprint: Blueprint, log: WindowLog, batch: int) -> Undecided:
                 unmatched[side] += int(np.count_nonzero(there))
     left, right = footer["waiting"] if len(footer["waiting"]) == 2 else (*footer["waiting"], 0)
     return Undecided((left, right), (unmatched[0], unmatched[1]))
+
+
+def _unmatched(blueprint: Blueprint, log: WindowLog, manifest: Manifest) -> tuple[int, int]:
+    """The tuples of each side without a match that are not gone, where marks are in the runs."""
+    horizons, unmatched = blueprint.horizons(manifest.clocks), [0, 0]
+
+    def parts(number: int) -> list[Segment]:
+        return stored(log, blueprint, manifest, manifest.runs, number, _EVERYWHERE, shared=False)
+
+    for side in blueprint.preserved if blueprint.bound.match is None else (0,):
+        marks = RunMarks(parts(MARKS + side))
+        for segment in (*parts(side), *parts(KEYLESS + side)):
+            there = segment.since(horizons[side], counted=False)
+            unmatched[side] += int(np.count_nonzero(~marks.at(seqs_of(there))))
+    return unmatched[0], unmatched[1]
 
 
 def _sides(numbers: tuple[int, int]) -> str:
