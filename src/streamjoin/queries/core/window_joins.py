@@ -197,8 +197,8 @@ class WindowJoin:
     def end(self, state: object) -> None:
         """The batch leads to this state."""
         self._states = self._states[0], state
-        if self._known.side.store.count > self._known.room:
-            # The stored stream has let go of most.
+        if max(self._known.side.store.count, self._known.keys.count) > self._known.room:
+            # The stored stream has let go of most, and no tuple has most keys any more.
             self._cache = None
 
     def aggregates(
