@@ -22,6 +22,7 @@ from streamjoin.kernels.exact import (
     prefix_floats,
     prefix_wholes,
     round_floats,
+    rounded_windows,
     whole_layout,
     whole_numbers,
     within_words,
@@ -89,6 +90,34 @@ def test_a_sum_is_that_of_fsum(values: list[float]) -> None:
     rows, layout = sums(values)
     assert same(rounded(rows, layout)[0], fsum(values))
     assert rows[0, 0] == len(values)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    values=st.lists(st.integers(-(2**53), 2**53) | st.sampled_from([0, 1, -1, 2**53]), min_size=1, max_size=12),
+    exponent=st.integers(-1074, 960),
+    odd=st.sampled_from([[], [math.nan], [math.inf], [TINY, LARGEST], [0.1, 1e16]]),
+    hole=st.booleans(),
+)
+def test_windows_of_prefix_sums_are_those_of_fsum(
+    values: list[int], exponent: int, odd: list[float], hole: bool
+) -> None:
+    """Also numbers of two words, which have a way of their own, wherever their words begin."""
+    column = np.array([*(math.ldexp(value, exponent) for value in values), *odd])
+    n, present = column.size, np.ones(column.size, np.bool_)
+    layout, previous = float_layout(column, present), np.arange(-1, column.size - 1)
+    rows = layout.rows(n)
+    prefix_floats(column, present, previous, rows, 0, layout.head, layout.first)
+    first, last = (place.ravel() for place in np.triu_indices(n))
+    holes = (first + last) // 2 if hole else np.full(first.size, NONE)
+    counts, found = np.empty(first.size, np.int64), np.empty(first.size)
+    rounded_windows(rows, first, last, holes, previous, layout.head, layout.first, counts, found)
+    for begin, end, gone, count, own in zip(first, last, holes, counts, found, strict=True):
+        rest = [value for place, value in enumerate(column.tolist()) if begin <= place <= end and place != gone]
+        assert same(own, fsum(rest)) and count == len(rest)
+    nowhere = np.full(1, NONE)
+    rounded_windows(rows, nowhere, nowhere, nowhere, previous, layout.head, layout.first, counts, found)
+    assert (counts[0], found[0]) == (0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ Invariant: no sum of up to 2**40 values leaves its row, because a layout has tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ _U52, _U64 = np.uint64(52), np.uint64(64)
 _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
 _INFINITE = np.uint64(0x7FF)
+_NOT_A_NUMBER, _MINUS_INFINITY = np.uint64(0x7FF8 << 48), np.uint64(0xFFF0 << 48)
+_BLOCK: Final = 256
 _NO_LOW, _NO_HIGH = 1 << 20, -(1 << 20)
 
 
@@ -166,16 +169,10 @@ def _add_at(rows: Array, i: Any, at: Any, low: Any, high: Any, negative: bool) -
 
 
 @inlined
-def _add_float(rows: Array, i: Any, bits: Any, head: Any, first: Any) -> None:
-    """Add a float64, given by its bits, to a row."""
-    rows[i, _COUNT] += _U1
+def _fixed(bits: Any, first: Any) -> Any:
+    """A finite float64, given by its bits, as a number of two words, the place of the lower one, and its sign."""
     exponent = np.int64((bits >> _U52) & _INFINITE)
     whole = bits & _FRACTION
-    negative = bits >> _U63 != _U0
-    if exponent == 0x7FF:
-        place = _NANS if whole != _U0 else _MINUS if negative else _PLUS
-        rows[i, place] += _U1
-        return
     if exponent == 0:
         exponent = np.int64(1)
     else:
@@ -185,13 +182,22 @@ def _add_float(rows: Array, i: Any, bits: Any, head: Any, first: Any) -> None:
         # Only zeros are below the first word.
         whole = whole >> np.uint64(min(-bit, 63))
         bit = np.int64(0)
-    if whole == _U0:
-        return
     shift = np.uint64(bit) & _U63
-    low, high = whole << shift, _U0
-    if shift != _U0:
-        high = whole >> (_U64 - shift)
-    _add_at(rows, i, head + (bit >> 6), low, high, negative)
+    high = whole >> (_U64 - shift) if shift != _U0 else _U0
+    return whole << shift, high, bit >> 6, bits >> _U63 != _U0
+
+
+@inlined
+def _add_float(rows: Array, i: Any, bits: Any, head: Any, first: Any) -> None:
+    """Add a float64, given by its bits, to a row."""
+    rows[i, _COUNT] += _U1
+    if (bits >> _U52) & _INFINITE == _INFINITE:
+        place = _NANS if bits & _FRACTION != _U0 else _MINUS if bits >> _U63 != _U0 else _PLUS
+        rows[i, place] += _U1
+        return
+    low, high, word, negative = _fixed(bits, first)
+    if low != _U0 or high != _U0:
+        _add_at(rows, i, head + word, low, high, negative)
 
 
 @inlined
@@ -201,16 +207,47 @@ def _copy(rows: Array, i: Any, out: Array, j: Any) -> None:
         out[j, place] = _U0 if i == NONE else rows[i, place]
 
 
+@inlined
+def _row_of_three(rows: Array, i: Any) -> Any:
+    """A row of a count and two words; zeros for NONE."""
+    if i == NONE:
+        return _U0, _U0, _U0
+    return rows[i, 0], rows[i, 1], rows[i, 2]
+
+
+@inlined
+def _less(low: Any, high: Any, one: Any, other: Any) -> Any:
+    """A number of two words less another one."""
+    new = low - one
+    return new, high - other - (_U1 if new > low else _U0)
+
+
 @kernel
 def prefix_floats(
     values: Array, present: Array, previous: Array, rows: Array, begin: int, head: int, first: int
 ) -> None:
     """Fill rows from `begin` on: each is the row at `previous`, or zeros at NONE, and its own value if present."""
     bits = values.view(np.uint64)
+    if head > 1 or rows.shape[1] != 3:
+        for i in range(values.size):
+            _copy(rows, previous[i], rows, begin + i)
+            if present[i]:
+                _add_float(rows, begin + i, bits[i], head, first)
+        return
+    # Most columns are numbers of two words, which registers hold.
     for i in range(values.size):
-        _copy(rows, previous[i], rows, begin + i)
+        count, low, high = _row_of_three(rows, previous[i])
         if present[i]:
-            _add_float(rows, begin + i, bits[i], head, first)
+            count += _U1
+            one, other, word, negative = _fixed(bits[i], first)
+            if word != 0:
+                one, other = _U0, one
+            if negative:
+                low, high = _less(low, high, one, other)
+            else:
+                new = low + one
+                low, high = new, high + other + (_U1 if new < low else _U0)
+        rows[begin + i, 0], rows[begin + i, 1], rows[begin + i, 2] = count, low, high
 
 
 @kernel
@@ -358,19 +395,85 @@ def _round(rows: Array, i: Any, head: Any, first: Any) -> Any:
     return (sign << _U63) | (np.uint64(exponent) << _U52) | (whole & _FRACTION)
 
 
+@inlined
+def _float_bits(rows: Array, i: Any, head: Any, first: Any) -> Any:
+    """The bits of the float64 nearest to a row's sum; NaN and infinities as IEEE adds them. The row is used up."""
+    if head > 1:
+        if rows[i, _NANS] != _U0 or (rows[i, _PLUS] != _U0 and rows[i, _MINUS] != _U0):
+            return _NOT_A_NUMBER
+        if rows[i, _PLUS] != _U0:
+            return _INFINITE << _U52
+        if rows[i, _MINUS] != _U0:
+            return _MINUS_INFINITY
+    return _round(rows, i, head, first)
+
+
 @kernel
 def round_floats(rows: Array, head: int, first: int, out: Array) -> None:
     """The sums as the nearest float64; NaN and infinities as IEEE adds them. The rows are used up."""
     bits = out.view(np.uint64)
     for i in range(rows.shape[0]):
-        if head > 1:
-            if rows[i, _NANS] != _U0 or (rows[i, _PLUS] != _U0 and rows[i, _MINUS] != _U0):
-                out[i] = np.nan
+        bits[i] = _float_bits(rows, i, head, first)
+
+
+@inlined
+def _nearest(low: Any, high: Any, unit: Any) -> Any:
+    """The float64 nearest to a number of two words that counts a power of 2 which keeps it a normal float."""
+    negative = high >> _U63 != _U0
+    if negative:
+        low = ~low + _U1
+        high = ~high + (_U1 if low == _U0 else _U0)
+    if high == _U0:
+        result = np.float64(low) * unit
+    else:
+        # At least 63 bits from the highest one on: what is below them only tells a tie from what is more.
+        shift = np.uint64(max(0, 64 - math.frexp(np.float64(high))[1]))
+        top, rest = high, low
+        if shift != _U0:
+            top, rest = (high << shift) | (low >> (_U64 - shift)), low << shift
+        if rest != _U0:
+            top = top | _U1
+        result = np.float64(top) * (np.float64(_U1 << (_U63 - shift)) * 2.0 * unit)
+    return -result if negative else result
+
+
+@kernel
+def rounded_windows(
+    rows: Array, first: Array, last: Array, hole: Array, previous: Array, head: int, least: int, counts: Array,
+    out: Array,
+) -> None:  # fmt: skip
+    """The count and the sum of windows of prefix sums: from place `first` to `last`, less the value at `hole`.
+
+    `least` is the layout's first word. Sums are the nearest float64; an empty window has NONE as its places.
+    """
+    bits, scratch = out.view(np.uint64), np.empty((1, rows.shape[1]), np.uint64)
+    short = head == 1 and rows.shape[1] == 3 and -15 <= least <= 13
+    unit = math.ldexp(1.0, 64 * least) if short else 0.0
+    lows, highs = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    for begin in range(0, last.size, _BLOCK):
+        end = min(begin + _BLOCK, last.size)
+        # Rows are far apart: a loop that only reads them keeps several on their way.
+        for i in range(begin, end):
+            count, low, high = _U0, _U0, _U0
+            if short and last[i] != NONE:
+                count, low, high = _row_of_three(rows, last[i])
+                own, one, other = _row_of_three(rows, previous[first[i]])
+                count -= own
+                low, high = _less(low, high, one, other)
+            counts[i], lows[i - begin], highs[i - begin] = np.int64(count), low, high
+        for i in range(begin, end):
+            out[i] = _nearest(lows[i - begin], highs[i - begin], unit)
+        for i in range(begin, end):
+            gone = hole[i]
+            if last[i] == NONE or (short and gone == NONE):
                 continue
-            if rows[i, _PLUS] != _U0 or rows[i, _MINUS] != _U0:
-                out[i] = np.inf if rows[i, _PLUS] != _U0 else -np.inf
-                continue
-        bits[i] = _round(rows, i, head, first)
+            _copy(rows, last[i], scratch, 0)
+            for place in (previous[first[i]], gone):
+                if place != NONE:
+                    _combine(scratch, 0, rows, place, head, True)
+            if gone != NONE and previous[gone] != NONE:
+                _combine(scratch, 0, rows, previous[gone], head, False)
+            counts[i], bits[i] = np.int64(scratch[0, _COUNT]), _float_bits(scratch, 0, head, least)
 
 
 def whole_numbers(rows: Array, layout: Layout) -> list[int]:

@@ -73,12 +73,22 @@ class Buffer:
     def room_for(self, n: int) -> Array:
         """Add `n` values that the caller fills in."""
         if self._end + n > len(self._data):
-            size = len(self)
-            buffer = np.empty((max(_LEAST_CAPACITY, 2 * (size + n)), *self._data.shape[1:]), self._data.dtype)
-            buffer[:size] = self.values
-            self._data, self._begin, self._end = buffer, 0, size
+            self.reserve(2 * (len(self) + n))
         self._end += n
         return self._data[self._end - n : self._end]
+
+    def reserve(self, capacity: int, spare: Buffer | None = None) -> None:
+        """Move to an allocation for `capacity` values, the present ones included: to that of `spare` if it fits.
+
+        Fresh memory costs more than writing to it; nothing may refer to the values of `spare` any more.
+        """
+        size = len(self)
+        if spare is not None and spare._data.shape[1:] == self._data.shape[1:] and len(spare._data) >= capacity:
+            buffer = spare._data
+        else:
+            buffer = np.empty((max(_LEAST_CAPACITY, capacity), *self._data.shape[1:]), self._data.dtype)
+        buffer[:size] = self.values
+        self._data, self._begin, self._end = buffer, 0, size
 
     def forget(self, n: int) -> None:
         """Drop the oldest `n`."""

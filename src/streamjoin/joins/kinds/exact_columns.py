@@ -97,7 +97,7 @@ def sum_column(rows: Array, layout: Layout, type_: pa.DataType) -> tuple[pa.Arra
     """Sums as a column, NULL where there is no value, and how many the type can't hold. The rows are used up."""
     missing = counts_of(rows) == 0
     if pa.types.is_floating(type_):
-        return pa.array(_rounded(rows, layout), type_, mask=missing), 0
+        return float_column(_rounded(rows, layout), counts_of(rows), type_), 0
     if pa.types.is_decimal(type_):
         limit = 10**type_.precision
         wholes = whole_numbers(rows, layout)
@@ -115,6 +115,17 @@ def sum_column(rows: Array, layout: Layout, type_: pa.DataType) -> tuple[pa.Arra
     return pa.array(values.view(word.to_pandas_dtype()), word, mask=missing | over).view(type_), int(over.sum())
 
 
+def float_column(sums: Array, counts: Array, type_: pa.DataType) -> pa.Array:
+    """Rounded sums as a column, NULL where there is no value."""
+    return pa.array(sums, type_, mask=counts == 0)
+
+
+def float_averages(sums: Array, counts: Array) -> pa.Array:
+    """Rounded sums divided by the numbers of their values."""
+    with np.errstate(all="ignore"):
+        return float_column(sums / counts, counts, pa.float64())
+
+
 def average_column(rows: Array, layout: Layout, argument: pa.DataType) -> pa.Array:
     """Each sum, rounded once, divided by the number of its values. The rows are used up."""
     counts = counts_of(rows).copy()
@@ -122,8 +133,7 @@ def average_column(rows: Array, layout: Layout, argument: pa.DataType) -> pa.Arr
         sums = np.array([_quotient(whole, argument.scale) for whole in whole_numbers(rows, layout)], np.float64)
     else:
         sums = _rounded(rows, layout)
-    with np.errstate(all="ignore"):
-        return pa.array(sums / counts, pa.float64(), mask=counts == 0)
+    return float_averages(sums, counts)
 
 
 def _quotient(whole: int, scale: int) -> float:

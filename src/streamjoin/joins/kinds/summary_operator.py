@@ -23,7 +23,7 @@ from streamjoin.joins.kinds.asof_operator import UndecidedRows
 from streamjoin.joins.kinds.base import Tail
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
 from streamjoin.joins.kinds.summary_rows import SummaryRows
-from streamjoin.joins.kinds.summary_state import bounds_of
+from streamjoin.joins.kinds.summary_state import RightSide, bounds_of
 from streamjoin.joins.registry import SUMMARY, AlgorithmChoice
 from streamjoin.kernels.kinds.summary import NONE
 from streamjoin.model.binding import BoundSpec, BoundSummary
@@ -36,7 +36,7 @@ from streamjoin.windows.workers import Workers
 
 _LARGEST_CHUNK = 1 << 17
 # Below this many right rows dropping some does not pay.
-_LEAST_STORED = 1 << 18
+_LEAST_STORED = 1 << 16
 
 
 class Summarising:
@@ -78,6 +78,9 @@ class SummaryOperator:
         self._right = self._rows.new_side()
         self._numbers = KeyNumbers([key for key in bound.keys if isinstance(key.term, Equi)])
         self._room = _LEAST_STORED
+        # Sides that were left behind, one in this call, one before: the next one takes the memory of the other.
+        self._retired: RightSide | None = None
+        self._spare: RightSide | None = None
 
     # -- the operator's interface --------------------------------------------------------------------------
 
@@ -129,6 +132,10 @@ class SummaryOperator:
 
     def saved(self) -> Restore:
         """Return a function that restores the stored tuples and what is known of them."""
+        if self._retired is not None:
+            # No failed call goes back beyond this one.
+            self._retired.let_go()
+            self._spare, self._retired = self._retired, None
         state = self._right, self._numbers, self._own, self._room, self._rows.overflowed, self.bound, self.no_rows
         parts = [self._left.saved(), self._right.saved(), self._own.saved()]
 
@@ -150,7 +157,8 @@ class SummaryOperator:
     @property
     def nbytes(self) -> tuple[int, int]:
         """Bytes held by the stored tuples, and by what is known of keys and windows."""
-        known = self._right.nbytes + self._own.nbytes + self._numbers.nbytes
+        sides = [side for side in (self._right, self._retired, self._spare) if side is not None]
+        known = sum(side.nbytes for side in sides) + self._own.nbytes + self._numbers.nbytes
         return sum(store.nbytes for store in self.stores), known
 
     # -- internals -----------------------------------------------------------------------------------------
@@ -215,7 +223,11 @@ class SummaryOperator:
         used = np.unique(np.concatenate([keys, left.keys, [NONE]]))[1:]
         renumbered = np.full(self._numbers.count + 1, NONE, np.int64)
         renumbered[used] = np.arange(used.size)
-        fresh = old.rebuilt(needed, renumbered[keys], used.size, self._workers)
+        self._room = max(_LEAST_STORED, 2 * max(needed.size, used.size))
+        # With the chunk that is one too many.
+        room = self._room + _LARGEST_CHUNK
+        fresh = old.rebuilt(needed, renumbered[keys], used.size, self._workers, room, self._spare)
+        self._spare, self._retired = None, old
         if self._self_join:
             moved = np.full(old.keys.size, NONE, np.int64)
             moved[needed] = np.arange(needed.size)
@@ -226,7 +238,6 @@ class SummaryOperator:
         # New arrays throughout: a failed call goes back to the old ones, which nothing changes any more.
         left.renumber(renumbered[left.keys])
         self._right, self._numbers = fresh, self._numbers.shrunk(used)
-        self._room = max(_LEAST_STORED, 3 * max(needed.size, used.size))
 
 
 def _cut(ticks: Array | None, begin: int, n: int) -> Array:

@@ -212,6 +212,9 @@ def _codes(array: pa.Array) -> Array:
     if pa.types.is_floating(array.type):
         # The zero with a sign is the other zero.
         array = pa.array(array.to_numpy(zero_copy_only=False) + 0.0, array.type, mask=~_present(array))
+    if pa.types.is_decimal(array.type) and array.type.bit_width < 128:
+        # Arrow has no dictionaries of short ones.
+        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
     codes: Array = array.dictionary_encode().indices.fill_null(0).to_numpy(zero_copy_only=False)
     return codes.astype(np.int64)
 

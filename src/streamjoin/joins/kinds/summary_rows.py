@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.base import gather_or_null
-from streamjoin.joins.kinds.exact_columns import average_column, counts_of, sum_column
+from streamjoin.joins.kinds.exact_columns import average_column, counts_of, float_averages, float_column, sum_column
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
 from streamjoin.joins.kinds.summary_pairs import RIGHT_COLUMN, Matches
 from streamjoin.joins.kinds.summary_state import Ranges, RightSide
@@ -78,11 +78,11 @@ class SummaryRows:
             arrays, sizes = self._matches.summarised(right, ranges, sizes, rows)
             self.overflowed += self._matches.overflowed
             found = {Column("s", str(number)): array for number, array in zip(listed, arrays, strict=True)}
-        taken: dict[tuple[str, str], Array] = {}
+        floats: dict[str, tuple[Array, Array]] = {}
         for number in self._used:
             if not self._plan.enumerated[number]:
                 aggregate, type_ = self._plan.aggregates[number], self._plan.types.field(number).type
-                found[Column("s", str(number))] = self._of_windows(right, aggregate, type_, ranges, sizes, taken)
+                found[Column("s", str(number))] = self._of_windows(right, aggregate, type_, ranges, sizes, floats)
         return found, sizes
 
     def table(self, bound: BoundSpec, left: pa.Table, aggregates: dict[Column, pa.Array], n: int) -> pa.Table:
@@ -126,28 +126,34 @@ class SummaryRows:
         type_: pa.DataType,
         ranges: Ranges,
         sizes: Array,
-        taken: dict[tuple[str, str], Array],
+        floats: dict[str, tuple[Array, Array]],
     ) -> pa.Array:
-        """An aggregate that the ends of windows decide; `taken` has the sums that others have used."""
+        """An aggregate that the ends of windows decide; `floats` has the sums that others have used."""
         if not aggregate.arguments:
             return pa.array(sizes, type_)
         name = self._arguments[aggregate.arguments[0]]
         if aggregate.function in _LADDERS:
-            ladder = right.ladders[name, _LADDERS[aggregate.function]]
+            ladder = name, _LADDERS[aggregate.function]
             if aggregate.function == "LAST":
-                places = ladder.newest(ranges, right.previous)
+                places = right.ladders[ladder].newest(ranges, right.previous)
             else:
-                places = ladder.best(ranges, right.previous, right.following)
+                places = right.best(ladder, ranges)
             return gather_or_null(right.store, [name], places, self._workers)[name]
-        sums = right.sums[name]
-        key = name, "sum"
-        if key not in taken:
-            taken[key] = sums.of(ranges, right.previous)
-        rows = taken[key]
+        argument, sums = right.store.schema.field(name).type, right.sums[name]
+        if pa.types.is_floating(argument):
+            if name not in floats:
+                floats[name] = sums.floats_of(ranges, right.previous)
+            counts, totals = floats[name]
+            if aggregate.function == "COUNT":
+                return pa.array(counts, type_)
+            if aggregate.function == "AVG":
+                return float_averages(totals, counts)
+            return float_column(totals, counts, type_)
+        rows = sums.of(ranges, right.previous)
         if aggregate.function == "COUNT":
             return pa.array(counts_of(rows), type_)
         if aggregate.function == "AVG":
-            return average_column(rows.copy(), sums.layout, right.store.schema.field(name).type)
-        column, overflowed = sum_column(rows.copy(), sums.layout, type_)
+            return average_column(rows, sums.layout, argument)
+        column, overflowed = sum_column(rows, sums.layout, type_)
         self.overflowed += overflowed
         return column

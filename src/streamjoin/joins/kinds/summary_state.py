@@ -16,9 +16,10 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import Numbers, numbers_of
 from streamjoin.joins.kinds.summary_values import order_words
-from streamjoin.kernels.exact import Layout, differences, take_away
+from streamjoin.kernels.exact import Layout, differences, rounded_windows, take_away
 from streamjoin.kernels.kinds.summary import (
     BEGUN,
+    KNOWN,
     NONE,
     RUNGS,
     best_values,
@@ -41,6 +42,7 @@ from streamjoin.windows.workers import Workers
 class Ranges:
     """The window of each left tuple: its first and last place in the chain of its key, and one that does not count."""
 
+    keys: Array
     first: Array
     last: Array
     hole: Array
@@ -57,18 +59,26 @@ class PrefixSums:
     def __init__(self) -> None:
         self.layout = Layout()
         self._rows = Buffer(np.uint64, self.layout.width)
+        self._room = 0
+        self._spare: Buffer | None = None
 
     def append(self, numbers: Numbers, previous: Array) -> None:
         """Add the values of new tuples."""
         needed = self.layout.wide_enough(numbers.layout()) if len(self._rows) else numbers.layout()
         if needed != self.layout:
             rows = Buffer(np.uint64, needed.width)
+            rows.reserve(self._room, self._spare)
+            self._spare = None
             if len(self._rows):
                 rows.append(self.layout.widened(self._rows.values, needed))
             self.layout, self._rows = needed, rows
         begin = len(self._rows)
         self._rows.room_for(previous.size)
         numbers.prefix(previous, self._rows.values, begin, self.layout)
+
+    def reserve(self, room: int, spare: PrefixSums | None) -> None:
+        """Have room for so many tuples once the first ones are known."""
+        self._room, self._spare = room, None if spare is None else spare._rows
 
     def of(self, ranges: Ranges, previous: Array) -> Array:
         """The sum of each window, as rows of the layout."""
@@ -84,6 +94,15 @@ class PrefixSums:
             differences(rows, ranges.hole[holes], previous[ranges.hole[holes]], head, own)
             take_away(own, holes, out, head)
         return out
+
+    def floats_of(self, ranges: Ranges, previous: Array) -> tuple[Array, Array]:
+        """The number of values of each window and their sum, rounded once, of a column of floats."""
+        counts, sums = np.empty(ranges.n, np.int64), np.empty(ranges.n)
+        rounded_windows(
+            self._rows.values, ranges.first, ranges.last, ranges.hole, previous, self.layout.head, self.layout.first,
+            counts, sums,
+        )  # fmt: skip
+        return counts, sums
 
     def saved(self) -> Restore:
         """Return a function that restores these sums."""
@@ -108,6 +127,7 @@ class Ladder:
     def __init__(self, order: str) -> None:
         self._order = order
         self._rungs = Buffer(np.int64, RUNGS)
+        self._known = np.full((0, KNOWN), NONE, np.int64)
 
     def append(self, array: pa.Array, previous: Array) -> None:
         """Add the values of new tuples."""
@@ -122,10 +142,20 @@ class Ladder:
         self._rungs.room_for(len(array))
         climb(words, present, previous, self._rungs.values, begin)
 
-    def best(self, ranges: Ranges, previous: Array, following: Array) -> Array:
+    def reserve(self, room: int, spare: Ladder | None) -> None:
+        """Have room for so many tuples."""
+        self._rungs.reserve(room, None if spare is None else spare._rungs)
+
+    def best(self, ranges: Ranges, n_keys: int, previous: Array, following: Array) -> Array:
         """The place of each window's best value; NONE where it has none."""
+        if len(self._known) < n_keys:
+            # One that is known to nobody else: a failed call forgets what is known.
+            known = np.full((2 * n_keys, KNOWN), NONE, np.int64)
+            known[: len(self._known)] = self._known
+            self._known = known
         out = np.empty(ranges.n, np.int64)
-        best_values(self._rungs.values, previous, following, ranges.first, ranges.last, ranges.hole, out)
+        windows = ranges.first, ranges.last, ranges.hole
+        best_values(self._rungs.values, previous, following, self._known, ranges.keys, *windows, out)
         return out
 
     def newest(self, ranges: Ranges, previous: Array) -> Array:
@@ -136,12 +166,19 @@ class Ladder:
 
     def saved(self) -> Restore:
         """Return a function that restores the ladder."""
-        return self._rungs.saved()
+        restore_rungs = self._rungs.saved()
+
+        def restore() -> None:
+            restore_rungs()
+            # What is known may be of tuples that were taken back.
+            self._known = np.full((0, KNOWN), NONE, np.int64)
+
+        return restore
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self._rungs.nbytes
+        return self._rungs.nbytes + int(self._known.nbytes)
 
 
 class RightSide:
@@ -156,6 +193,10 @@ class RightSide:
         self._keys, self._previous, self._following, self._ranks = (Buffer(np.int64) for _ in range(4))
         self._tips, self._low, self._high = (Buffer(np.int64) for _ in range(3))
         self._at = np.zeros(3, np.int64)
+
+    @property
+    def _by_tuple(self) -> tuple[Buffer, ...]:
+        return self._keys, self._previous, self._following, self._ranks
 
     @property
     def keys(self) -> Array:
@@ -181,7 +222,7 @@ class RightSide:
         """Add tuples in stream order; there are `n_keys` keys by now."""
         self.store.append(table, words, ticks, keys.size)
         self._keys.append(keys)
-        for buffer in (self._previous, self._following, self._ranks):
+        for buffer in self._by_tuple[1:]:
             buffer.room_for(keys.size)
         self.know_keys(n_keys)
         link(
@@ -193,16 +234,30 @@ class RightSide:
         for (name, _), ladder in self.ladders.items():
             ladder.append(flat(table.column(name)), previous)
 
+    def reserve(self, room: int, spare: RightSide | None) -> None:
+        """Have room for so many tuples, where possible that of a side that nothing refers to any more."""
+        for number, buffer in enumerate(self._by_tuple):
+            buffer.reserve(room, None if spare is None else spare._by_tuple[number])
+        for name, sums in self.sums.items():
+            sums.reserve(room, None if spare is None else spare.sums[name])
+        for key, ladder in self.ladders.items():
+            ladder.reserve(room, None if spare is None else spare.ladders[key])
+
     def know_keys(self, n_keys: int) -> None:
         """There are `n_keys` keys by now."""
         for buffer in (self._tips, self._low, self._high):
             buffer.append(np.full(max(0, n_keys - len(buffer)), NONE, np.int64))
 
+    def best(self, ladder: tuple[str, str], ranges: Ranges) -> Array:
+        """The place of the best value of a ladder in each window; NONE where it has none."""
+        own = self.ladders[ladder]
+        return own.best(ranges, len(self._tips), self.previous, self.following)
+
     def windows(
         self, bounds: tuple[Array, Array, Array, Array], keys: Array, own: Array, prevailing: bool, itself: bool
     ) -> Ranges:
         """The windows of left tuples, which ascend from call to call."""
-        ranges = Ranges(*(np.empty(keys.size, np.int64) for _ in range(3)))
+        ranges = Ranges(keys, *(np.empty(keys.size, np.int64) for _ in range(3)))
         windows(
             *bounds, keys, own, prevailing, itself, self.keys, self.ticks, self.previous, self.following,
             self._tips.values, self._low.values, self._high.values, self._at, ranges.first, ranges.last, ranges.hole,
@@ -235,20 +290,27 @@ class RightSide:
                 kept[before[before != NONE]] = True
         return np.flatnonzero(kept)
 
-    def rebuilt(self, needed: Array, keys: Array, n_keys: int, workers: Workers) -> RightSide:
-        """A side with the tuples `needed` alone, whose keys have the numbers `keys`."""
+    def rebuilt(
+        self, needed: Array, keys: Array, n_keys: int, workers: Workers, room: int, spare: RightSide | None
+    ) -> RightSide:
+        """A side with the tuples `needed` alone, whose keys have the numbers `keys`; see `reserve` for the others."""
         store = self.store
         fresh = RightSide(store.schema, len(store.words), tuple(self.sums), tuple(self.ladders))
         names = store.schema.names
         table = pa.table(store.gather(names, needed, workers), schema=store.schema)
+        fresh.reserve(room, spare)
         # The cursors begin anew: they pass what is behind the windows once more.
         fresh.append(table, [words[needed] for words in store.words], self.ticks[needed], keys, n_keys)
         return fresh
 
+    def let_go(self) -> None:
+        """Drop the tuples; only the memory of what is known of them is still of use."""
+        self.store = SideStore(self.store.schema, len(self.store.words), timed=True)
+
     def saved(self) -> Restore:
         """Return a function that restores these tuples."""
         before = self._at.copy()
-        buffers = (self._keys, self._previous, self._following, self._ranks, self._tips, self._low, self._high)
+        buffers = (*self._by_tuple, self._tips, self._low, self._high)
         parts = [self.store.saved(), *(buffer.saved() for buffer in buffers)]
         parts += [sums.saved() for sums in self.sums.values()]
         parts += [ladder.saved() for ladder in self.ladders.values()]
@@ -265,7 +327,7 @@ class RightSide:
     @property
     def nbytes(self) -> int:
         """Bytes of what is known beside the stored tuples."""
-        buffers = (self._keys, self._previous, self._following, self._ranks, self._tips, self._low, self._high)
+        buffers = (*self._by_tuple, self._tips, self._low, self._high)
         known = sum(sums.nbytes for sums in self.sums.values()) + sum(own.nbytes for own in self.ladders.values())
         return known + sum(buffer.nbytes for buffer in buffers)
 

@@ -25,6 +25,8 @@ LINKED, ENDED, BEGUN = 0, 1, 2
 """Places in `at`: how many right tuples are linked, and how many the end and the begin of windows have passed."""
 WORD, PARENT, JUMP, DEPTH, ENTRY = 0, 1, 2, 3, 4
 RUNGS: Final = 5
+FROM, TO, BEST = 0, 1, 2
+KNOWN: Final = 3
 
 
 @kernel
@@ -157,9 +159,9 @@ def climb(words: Array, present: Array, previous: Array, ladder: Array, begin: i
             ladder[place, ENTRY] = entry
             continue
         word, parent = words[i], entry
+        # What is passed here is never looked at again from the end of the chain, so there is no need to jump.
         while parent != NONE and ladder[parent, WORD] >= word:
-            jump = ladder[parent, JUMP]
-            parent = jump if jump != NONE and ladder[jump, WORD] >= word else ladder[parent, PARENT]
+            parent = ladder[parent, PARENT]
         ladder[place, WORD], ladder[place, PARENT], ladder[place, ENTRY] = word, parent, place
         depth, jump, above = 0, NONE, 0
         if parent != NONE:
@@ -186,19 +188,33 @@ def _best(ladder: Array, begin: Any, end: Any) -> Any:
 
 @kernel
 def best_values(
-    ladder: Array, previous: Array, following: Array, first: Array, last: Array, hole: Array, out: Array
-) -> None:
-    """The place of the best value of each window."""
+    ladder: Array, previous: Array, following: Array, known: Array, left_keys: Array, first: Array, last: Array,
+    hole: Array, out: Array,
+) -> None:  # fmt: skip
+    """The place of the best value of each window.
+
+    Windows of a key mostly ascend. `known` has for each key the newest window asked for and its best value: while that
+    is inside of the next window, only what is new there is compared with it.
+    """
     for j in range(first.size):
-        best = np.int64(NONE)
-        if first[j] != NONE:
-            if hole[j] == NONE:
-                best = _best(ladder, first[j], last[j])
+        best, begin, end = np.int64(NONE), first[j], last[j]
+        if begin != NONE and hole[j] != NONE:
+            best = _best(ladder, begin, previous[hole[j]])
+            other = _best(ladder, following[hole[j]], end)
+            if best == NONE or (other != NONE and ladder[other, WORD] < ladder[best, WORD]):
+                best = other
+        elif begin != NONE:
+            key = left_keys[j]
+            if known[key, FROM] <= begin <= known[key, BEST] and known[key, TO] <= end:
+                best = known[key, BEST]
+                newest = ladder[end, ENTRY]
+                if newest > known[key, TO]:
+                    newest = _best(ladder, known[key, TO] + 1, end)
+                    if ladder[newest, WORD] < ladder[best, WORD]:
+                        best = newest
             else:
-                best = _best(ladder, first[j], previous[hole[j]])
-                other = _best(ladder, following[hole[j]], last[j])
-                if best == NONE or (other != NONE and ladder[other, WORD] < ladder[best, WORD]):
-                    best = other
+                best = _best(ladder, begin, end)
+            known[key, FROM], known[key, TO], known[key, BEST] = begin, end, best
         out[j] = best
 
 
