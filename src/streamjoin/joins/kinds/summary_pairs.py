@@ -128,7 +128,7 @@ class Matches:
         if aggregate.function == "AVG":
             rows, layout = numbers_of(arguments[0]).by_group(groups, n)
             return average_column(rows, layout, arguments[0].type)
-        return _FUNCTIONS[aggregate.function](aggregate, arguments, groups, n)
+        return FUNCTIONS[aggregate.function](aggregate, arguments, groups, n)
 
 
 def _count(aggregate: Aggregate, arguments: list[pa.Array], groups: Array, n: int) -> pa.Array:
@@ -151,7 +151,7 @@ def _chosen(aggregate: Aggregate, arguments: list[pa.Array], groups: Array, n: i
     if aggregate.function == "LAST":
         places = places[::-1]
     elif aggregate.function != "FIRST":
-        ranks = _ranks(by, greatest=aggregate.function in ("MAX", "ARG_MAX"))[places]
+        ranks = ranks_of(by, greatest=aggregate.function in ("MAX", "ARG_MAX"))[places]
         places = places[np.argsort(ranks, kind="stable")]
     of, first = np.unique(groups[places], return_index=True)
     taken = np.full(n, -1, np.int64)
@@ -219,7 +219,7 @@ def _codes(array: pa.Array) -> Array:
     return codes.astype(np.int64)
 
 
-def _ranks(array: pa.Array, *, greatest: bool) -> Array:
+def ranks_of(array: pa.Array, *, greatest: bool) -> Array:
     """Numbers in the order of values, in reverse order for the `greatest` first; NaN comes first."""
     type_ = array.type
     wide = pa.types.is_decimal(type_) and type_.precision > 18
@@ -233,7 +233,7 @@ def _ranks(array: pa.Array, *, greatest: bool) -> Array:
     return -own if greatest else own
 
 
-_FUNCTIONS: dict[str, Callable[[Aggregate, list[pa.Array], Array, int], pa.Array]] = {
+FUNCTIONS: dict[str, Callable[[Aggregate, list[pa.Array], Array, int], pa.Array]] = {
     "COUNT": _count,
     **dict.fromkeys(("MIN", "MAX", "FIRST", "LAST", "ARG_MIN", "ARG_MAX"), _chosen),
     **dict.fromkeys(("VAR_SAMP", "VAR_POP", "STDDEV_SAMP", "STDDEV_POP"), _spread),

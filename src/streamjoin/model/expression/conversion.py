@@ -18,7 +18,7 @@ from streamjoin.model.expression.aggregates import Aggregate
 from streamjoin.model.expression.json_paths import path_text
 from streamjoin.model.expression.literals import parse_date, parse_interval, parse_timestamp
 from streamjoin.model.expression.nodes import Expression
-from streamjoin.model.expression.refusals import CONDITION, PARAMETER, SUMMARY, refusal
+from streamjoin.model.expression.refusals import CONDITION, GROUPED, PARAMETER, SUMMARY, refusal
 from streamjoin.model.expression.signatures import NAMES
 from streamjoin.model.expression.source_text import SourceText, Span
 
@@ -152,7 +152,7 @@ class Conversion:
         while type(node) is exp.Paren:
             node = node.this
         handler = _HANDLERS.get(type(node))
-        if type(node) in _AGGREGATES and self._where == SUMMARY:
+        if type(node) in _AGGREGATES and self._where in (SUMMARY, GROUPED):
             handler = Conversion._aggregate
         if handler is None:
             raise self._refuse(node)

@@ -14,6 +14,7 @@ from streamjoin.model.expression.signatures import NAMES
 
 CONDITION: Final = "a condition"
 SUMMARY: Final = "a summary"
+GROUPED: Final = "a grouped query"
 
 REGEX: Final = (
     "this operator is not allowed in {where}: write regexp_matches(x, 'pattern'), or LIKE, with % for any text and _ "
@@ -113,7 +114,7 @@ _REFUSALS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
         "a window function is not allowed in {where}: for the tuples around each one write WINDOW JOIN with itself",
         ("OVER",),
     ),
-    ("AggFunc", "the aggregate {name} is not allowed in {where}, which sees one row of each side", ()),
+    ("AggFunc", "the aggregate {name} is not allowed in {where}, which sees one row of each side{groups}", ()),
     ("Placeholder", "a placeholder is not allowed: write the value itself", ("PLACEHOLDER", "COLON")),
     ("Parameter", PARAMETER, ("PARAMETER",)),
     ("Star", "* is not a column: name one", ("STAR",)),
@@ -141,5 +142,6 @@ def refusal(kinds: Sequence[str], name: str, where: str = CONDITION) -> tuple[st
         if kind in kinds:
             near = difflib.get_close_matches(name.upper(), NAMES, n=1)
             fields = {"name": name.upper(), "where": where, "subquery": subquery(where), "functions": ", ".join(NAMES)}
+            fields["groups"] = "" if where == CONDITION else ": add GROUP BY TUMBLE(t.ts, INTERVAL '1' MINUTE)"
             return message.format(near=f"did you mean {near[0]}? " if near else "", **fields), words
     return f"{kinds[0].upper()} is not allowed in {where}", ()

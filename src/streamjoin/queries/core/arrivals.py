@@ -85,6 +85,11 @@ class Clocks:
         """How far the streams are."""
         return StreamProgress({name: horizon.bound for name, horizon in self.horizons.items()}, self.counts)
 
+    @property
+    def reached(self) -> dict[str, int]:
+        """The newest time of each stream."""
+        return {name: horizon.clock for name, horizon in self.horizons.items()}
+
     def joined_by(self, stream: str, lateness: int) -> Clocks:
         """With one more stream."""
         return replace(

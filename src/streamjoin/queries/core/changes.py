@@ -17,11 +17,13 @@ from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.terms import BandTerm
 from streamjoin.queries.core.budgets import UNLIMITED, Budget
 from streamjoin.queries.core.gathering import Gatherer, reference_schema
+from streamjoin.queries.core.groups import FeedKey, GroupFeed, feed_key, feeds_of, first_window
 from streamjoin.queries.core.probe_plan import Paths
 from streamjoin.queries.core.retention import Shape, shape_of, shape_of_windows
 from streamjoin.queries.core.selection_tables import Selected
-from streamjoin.queries.language.plan import Query, Stream
+from streamjoin.queries.language.plan import Query, Stream, query_name
 from streamjoin.queries.language.sql import parse
+from streamjoin.windows.clock import NEVER
 
 Action = Literal["create", "drop", "pause", "resume", "register"]
 """What a change does; a core makes all but the last, by which an engine gets a stream."""
@@ -40,6 +42,8 @@ class Change:
     query: str | Query | None = None
     budget: Budget = field(default=UNLIMITED, kw_only=True)
     releases: bool = field(default=False, kw_only=True)
+    reached: int | None = field(default=None, kw_only=True)
+    """Where the streams of a query that is created or resumed were, if that is known: the newest time, in ticks."""
 
 
 Create = partial(Change, "create")
@@ -104,6 +108,10 @@ class LiveQuery:
     """Whether no tuples are held for it, because it is paused and they took too much memory."""
     inner: tuple[LiveQuery, ...] = ()
     """The parts of a query with other than inner joins."""
+    reached: int = NEVER
+    """The newest time of its streams when it was created or resumed, in ticks."""
+    stands_for: tuple[str, ...] = ()
+    """The queries that group the rows of this one."""
 
     @classmethod
     def of(
@@ -115,6 +123,7 @@ class LiveQuery:
         budget: Budget = UNLIMITED,
         part: PartRole | None = None,
         released: bool = False,
+        reached: int = NEVER,
     ) -> LiveQuery:
         """With all that is derived from the query: one that can't be run is refused, and can't fail later by it."""
         inner: tuple[LiveQuery, ...] = ()
@@ -128,8 +137,8 @@ class LiveQuery:
             if query.kind_steps[0].summary is not None:
                 # What is summarised is in no part.
                 inner = (replace(inner[0], shape=shape_of_windows(query)),)
-        about = Paths(query), Gatherer(query), shape_of(query)
-        return cls(serial, query, created, *about, paused, budget, part, released, inner)
+        about = Paths(query.feed), Gatherer(query.feed), shape_of(query)
+        return cls(serial, query, created, *about, paused, budget, part, released, inner, reached)
 
     def __reduce__(self) -> tuple[object, ...]:
         # What is derived is large, and made again where it is unpickled.
@@ -141,6 +150,7 @@ class LiveQuery:
             self.budget,
             self.part,
             self.released,
+            self.reached,
         )
 
     @cached_property
@@ -149,6 +159,26 @@ class LiveQuery:
         if not self.inner:
             return {self.query.name: self}
         return {part.query.name: replace(part, created=self.created, paused=self.paused) for part in self.inner}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The queries that what it does is for."""
+        return self.stands_for or (query_name(self.query.name),)
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether nothing is held for it, as it begins anew once it is resumed."""
+        return self.released or (self.paused and self.query.grouping is not None)
+
+    @cached_property
+    def feed_key(self) -> FeedKey:
+        """What it has in common with other grouped queries that can share its rows."""
+        return feed_key(self)
+
+    @cached_property
+    def first_window(self) -> int:
+        """The start of the first window whose groups it gives, in ticks; `NEVER` if that is the first there is."""
+        return first_window(self.query, self.reached)
 
     @property
     def schema(self) -> pa.Schema:
@@ -175,9 +205,17 @@ class QueryRegistry:
 
     queries: Mapping[str, LiveQuery] = field(default_factory=dict)
     next_serial: int = 0
+    known_feeds: Mapping[FeedKey, GroupFeed] = field(default_factory=dict, compare=False, repr=False)
+    """The feeds of the registry before, of which some can go on."""
 
-    def changed(self, changes: Sequence[Change], streams: Mapping[str, Stream], batch: int) -> QueryRegistry:
-        """With changes made, in force from `batch` on.
+    def changed(
+        self,
+        changes: Sequence[Change],
+        streams: Mapping[str, Stream],
+        batch: int,
+        reached: Mapping[str, int] | None = None,
+    ) -> QueryRegistry:
+        """With changes made, in force from `batch` on; `reached` says where streams are, if a change doesn't.
 
         Raises:
             SpecError: a name is taken, or there is no such query.
@@ -191,7 +229,8 @@ class QueryRegistry:
                 if change.query is None:
                     raise AssertionError("a create without its query")
                 query = change.query if isinstance(change.query, Query) else parse(change.query, streams, name)
-                queries[name] = LiveQuery.of(serial, replace(query, name=name), batch, budget=change.budget)
+                at = _reached(change, query, reached)
+                queries[name] = LiveQuery.of(serial, replace(query, name=name), batch, budget=change.budget, reached=at)
                 serial += 1
             elif change.action == "drop":
                 del queries[name]
@@ -199,10 +238,12 @@ class QueryRegistry:
                 released = queries[name].released or change.releases
                 queries[name] = replace(queries[name], paused=True, released=released)
             else:
-                # Of what came before the end of such a pause, only some may be there.
-                created = batch if queries[name].released else queries[name].created
-                queries[name] = replace(queries[name], paused=False, released=False, created=created)
-        return QueryRegistry(queries, serial)
+                entry = queries[name]
+                # Of what came before the end of such a pause, only some may be there; groups begin anew after any.
+                created = batch if entry.lets_go else entry.created
+                at = _reached(change, entry.query, reached) if entry.lets_go else entry.reached
+                queries[name] = replace(entry, paused=False, released=False, created=created, reached=at)
+        return QueryRegistry(queries, serial, self.feeds)
 
     def read_again(self, stream: str, streams: Mapping[str, Stream]) -> QueryRegistry:
         """With the queries over a stream read again, because it has changed."""
@@ -211,14 +252,24 @@ class QueryRegistry:
             if any(source.stream.name == stream for source in entry.query.sources):
                 query = replace(parse(entry.query.text, streams, name), name=name)
                 queries[name] = LiveQuery.of(
-                    entry.serial, query, entry.created, entry.paused, entry.budget, None, entry.released
+                    entry.serial, query, entry.created, entry.paused, entry.budget, None, entry.released, entry.reached
                 )
-        return replace(self, queries=queries)
+        return replace(self, queries=queries, known_feeds=self.feeds)
 
     def paused(self, names: Iterable[str]) -> QueryRegistry:
         """With some queries paused."""
         paused = {name: replace(self.queries[name], paused=True) for name in names}
-        return replace(self, queries={**self.queries, **paused})
+        return replace(self, queries={**self.queries, **paused}, known_feeds=self.feeds)
+
+    def only(self, names: Collection[str]) -> QueryRegistry:
+        """With some of the queries alone."""
+        chosen = {name: entry for name, entry in self.queries.items() if name in names}
+        return replace(self, queries=chosen, known_feeds=self.feeds)
+
+    @cached_property
+    def feeds(self) -> dict[FeedKey, GroupFeed]:
+        """What the plan runs for the grouped queries, for all that can share at once."""
+        return feeds_of(self.queries, self.known_feeds)
 
     def gone_since(self, before: QueryRegistry) -> set[str]:
         """The queries of an earlier registry that are no more; another may have the name of one."""
@@ -227,14 +278,18 @@ class QueryRegistry:
 
     @cached_property
     def running(self) -> dict[str, LiveQuery]:
-        """What the shared plan runs: every query that is not paused, or its parts."""
-        active = (entry for entry in self.queries.values() if not entry.paused)
-        return {name: part for entry in active for name, part in entry.parts.items()}
+        """What the shared plan runs: every query that is not paused, or its parts, or what feeds its groups."""
+        active = (entry for entry in self.queries.values() if not entry.paused and entry.query.grouping is None)
+        parts = {name: part for entry in active for name, part in entry.parts.items()}
+        return parts | {feed.name: feed.live for feed in self.feeds.values()}
 
     @property
     def held(self) -> dict[str, LiveQuery]:
-        """Every query that tuples are held for, or its parts: those that run, and those that are paused."""
-        held = (entry for entry in self.queries.values() if not entry.released)
+        """Every query that tuples are held for, or its parts: those that run, and those that are paused.
+
+        None are held for a grouped query that is paused, as it begins anew.
+        """
+        held = (entry for entry in self.queries.values() if not entry.lets_go)
         return {name: part for entry in held for name, part in entry.parts.items()}
 
     @property
@@ -276,3 +331,10 @@ class QueryRegistry:
                 conditions = tuple(p.condition for p in entry.query.selection(source.alias))
                 selections.setdefault(source.stream.name, []).append(conditions)
         return selections
+
+
+def _reached(change: Change, query: Query, reached: Mapping[str, int] | None) -> int:
+    """The newest time of a query's streams."""
+    if change.reached is not None:
+        return change.reached
+    return max((reached or {}).get(source.stream.name, NEVER) for source in query.sources)

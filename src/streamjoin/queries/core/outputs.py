@@ -115,8 +115,8 @@ class QueryClasses:
 
     def names(self, entries: Iterable[LiveQuery]) -> tuple[str, ...]:
         """The queries that these stand for."""
-        members = (name for entry in entries for name in self._by_serial[entry.serial].members)
-        return tuple(sorted({query_name(name) for name in members}))
+        members = (live for entry in entries for live in self._by_serial[entry.serial].members.values())
+        return tuple(sorted({name for live in members for name in live.names}))
 
     def serial_of(self, name: str) -> int:
         """The serial of a query's class."""

@@ -34,6 +34,7 @@ from streamjoin.queries.core.budgets import EngineBudget, Usage
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.queries.core.execution import Execution
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, explain
+from streamjoin.queries.core.groups import FeedStep, GroupState, WaitingState, stores_of
 from streamjoin.queries.core.kinds import BatchProgress, JoinKinds, KindState
 from streamjoin.queries.core.probe_plan import PathKey
 from streamjoin.queries.core.retention import Shape, count_expired
@@ -130,8 +131,8 @@ class Snapshot:
     buckets: Mapping[str, tuple[Bucket, ...]]
     clocks: Clocks
     optimizer: Optimizer
-    kinds: Mapping[str, KindState] = field(default_factory=dict)
-    """What waits of the queries with outer, semi, anti or as-of joins."""
+    kinds: Mapping[str, WaitingState] = field(default_factory=dict)
+    """What waits of the queries with outer, semi, anti or as-of joins, and the open groups of others."""
 
     def with_stream(self, stream: Stream, lateness: int, streams: Mapping[str, Stream]) -> Snapshot:
         """With a stream changed to another lateness, in ticks, or with further columns; `streams` are all."""
@@ -188,7 +189,7 @@ class Shared:
         self._state = Snapshot(-1, QueryRegistry(), {}, Clocks.start(lateness), Optimizer(self.settings))
         self._seconds: dict[str, float] = defaultdict(float)
         self._kinds: dict[str, JoinKinds] = {}
-        self._waiting: tuple[int, dict[str, KindState]] = -1, {}
+        self._waiting: tuple[int, dict[str, WaitingState]] = -1, {}
         """The batch whose rows were computed last, and what waits after it."""
         self._left_out: tuple[int, dict[str, InputError]] = -1, {}
         """The batch that runs, and the queries that failed in it and are not computed any more."""
@@ -222,10 +223,10 @@ class Shared:
         """
         begin = perf_counter()
         state = self._state
-        registry = state.registry.changed(changes, self._streams, state.batch + 1)
+        registry = state.registry.changed(changes, self._streams, state.batch + 1, state.clocks.reached)
         gone = registry.gone_since(state.registry)
         parts = {part for name in gone for part in state.registry.queries[name].parts}
-        kept = {name for name, entry in registry.queries.items() if name not in gone and not entry.released}
+        kept = {name for name, entry in registry.queries.items() if name not in gone and not entry.lets_go}
         kinds = {name: held for name, held in state.kinds.items() if name in kept}
         try:
             optimizer = state.optimizer.after_changes(registry.paths, state.batch + 1, parts)
@@ -360,12 +361,11 @@ class Shared:
 
     def _computed(self, state: Snapshot, names: Sequence[str] | None = None) -> dict[str, LiveQuery]:
         """What the plan runs of these queries, or of all that have not failed in this batch."""
-        left_out = self._left_out[1]
-        return {
-            part: entry
-            for part, entry in state.registry.running.items()
-            if (query_name(part) not in left_out if names is None else query_name(part) in names)
-        }
+        left_out, registry = self._left_out[1], state.registry
+        if names is None and not left_out:
+            return registry.running
+        chosen = [name for name in registry.queries if (name not in left_out if names is None else name in names)]
+        return registry.only(chosen).running
 
     def _rebuild(self, state: Snapshot) -> None:
         """Make what runs a state from scratch."""
@@ -452,7 +452,8 @@ class Shared:
             execution.update(self._computed(state, names), state.optimizer.plan.choices)
             execution.run(arrived.buckets)
 
-        names = list(dict.fromkeys(query_name(part) for part in self._computed(state)))
+        names = [name for live in self._computed(state).values() for name in live.names]
+        names = list(dict.fromkeys(names))
         found = culprits(names, run, error)
         if not found:
             try:
@@ -474,11 +475,13 @@ class Shared:
         self, arrived: Arrived, outputs: Mapping[str, pa.Table], failures: Mapping[str, InputError]
     ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
         """The rows of a batch, where `outputs` has what the parts of queries found."""
-        rows, failed, state = {**self._silence(failures), **outputs}, dict(failures), self._state
-        if not self._kinds:
+        failed, state = self._of_members(failures), self._state
+        rows = {**self._silence(failed), **outputs}
+        if not self._kinds and not state.registry.feeds:
             return rows, failed
         begin = perf_counter()
         waiting = dict(state.kinds)
+        self._grouped(arrived, waiting, rows, failed)
         now = BatchProgress(self._execution.streams, arrived.buckets, arrived.progress or arrived.clocks.progress)
         for name, kinds in self._kinds.items():
             entry = state.registry.queries[name]
@@ -493,7 +496,10 @@ class Shared:
                 continue
             self._at_query = entry.query
             try:
-                waiting[name], rows[name] = self._kind_rows(name, kinds, waiting.get(name), found, now)
+                before = waiting.get(name)
+                if isinstance(before, GroupState):
+                    raise AssertionError("the joins of a grouped query are inner ones")
+                waiting[name], rows[name] = self._kind_rows(name, kinds, before, found, now)
             except InterruptedBatchError:
                 raise
             except Exception as error:
@@ -509,6 +515,43 @@ class Shared:
         self._waiting = arrived.batch, waiting
         self._seconds["kinds"] = perf_counter() - begin
         return rows, failed
+
+    def _of_members(self, failures: Mapping[str, InputError]) -> dict[str, InputError]:
+        """Failures of what feeds groups as those of all queries that it is for."""
+        found: dict[str, InputError] = {}
+        for name, error in failures.items():
+            running = self._state.registry.running.get(name)
+            found |= dict.fromkeys((name,) if running is None else running.names, error)
+        return found
+
+    def _grouped(
+        self,
+        arrived: Arrived,
+        waiting: dict[str, WaitingState],
+        rows: dict[str, pa.Table],
+        failed: dict[str, InputError],
+    ) -> None:
+        """The rows of groups instead of what they are made of, and what is open after the batch."""
+        registry = self._state.registry
+        for name, entry in registry.queries.items():
+            if entry.query.grouping is not None and (entry.paused or name in failed):
+                waiting.pop(name, None)
+        for feed in registry.only([name for name in registry.queries if name not in failed]).feeds.values():
+            found = rows.pop(feed.name)
+            empty = {name: entry.query.schema.empty_table() for name, entry in feed.members.items()}
+            rows.update(empty)
+            if not arrived.logged:
+                continue
+            before = {name: state for name in feed.members if isinstance(state := waiting.get(name), GroupState)}
+            step = FeedStep(feed, found, arrived.progress or arrived.clocks.progress, arrived.batch)
+            for name, result in step.run(before).items():
+                rows[name] = result.rows
+                if result.state is not None:
+                    waiting[name] = result.state
+                    continue
+                waiting.pop(name, None)
+                if result.failure is not None:
+                    failed[name] = failure_of(result.failure)
 
     def _kind_rows(
         self, name: str, kinds: JoinKinds, before: KindState | None, found: Sequence[pa.Table], now: BatchProgress
@@ -533,12 +576,12 @@ class Shared:
         if error is not None:
             raise error
 
-    def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
+    def take_waiting(self, batch: int, waiting: Mapping[str, WaitingState]) -> None:
         """Take over what waits after a batch that was computed elsewhere, for `finish`."""
         self._waiting = batch, dict(waiting)
 
     @property
-    def waiting(self) -> Mapping[str, KindState]:
+    def waiting(self) -> Mapping[str, WaitingState]:
         """What waits after the batch whose rows were computed last."""
         return self._waiting[1]
 
@@ -548,7 +591,8 @@ class Shared:
         states: dict[str, KindState] = {}
         for name, state in self.waiting.items():
             try:
-                states[name] = self._kinds[name].with_ids(state, streams)
+                if isinstance(state, KindState):
+                    states[name] = self._kinds[name].with_ids(state, streams)
             except Exception as error:
                 failures[name] = failure_of(error)
         return states
@@ -587,7 +631,7 @@ class Shared:
 
     def largest(self) -> dict[str, InputError]:
         """The queries that take most of the batch whose results are computed, and why they have to go."""
-        return self._execution.largest()
+        return self._of_members(self._execution.largest())
 
     @property
     def held_share(self) -> float:
@@ -716,11 +760,12 @@ class Shared:
             before = (place for place, bucket in enumerate(buckets[stream]) if bucket.end > number)
             gone[stream] = min(gone[stream], next(before))
 
-    def pins(self, kinds: Mapping[str, KindState], failures: dict[str, InputError]) -> Iterator[tuple[str, int]]:
+    def pins(self, kinds: Mapping[str, WaitingState], failures: dict[str, InputError]) -> Iterator[tuple[str, int]]:
         """Streams, and the oldest tuple of each that must be held for what waits; `failures` gets who fails."""
         for name, state in kinds.items():
             try:
-                yield from tuple(self._kinds[name].pins(state))
+                if not isinstance(state, GroupState):
+                    yield from tuple(self._kinds[name].pins(state))
             except Exception as error:
                 failures[name] = failure_of(error)
 
@@ -751,7 +796,7 @@ class Shared:
         counted: dict[PathKey, float] = {}
         for step in steps_of(execution.first_joins):
             counted[step.key] = total = execution.counts.get(step.key, StepCounts()).seconds
-            names = [name for name in map(query_name, step.queries) if name in seconds]
+            names = [name for name in step.queries if name in seconds]
             for name in names:
                 # A step that is in the plan anew begins at 0 again.
                 seconds[name] += max(0.0, total - self._counted.get(step.key, 0.0)) / len(names)
@@ -776,4 +821,5 @@ class Shared:
                 for what, size in bucket.nbytes.items():
                     sizes[what] += size
         sizes["indexes"] += sum(kinds.nbytes for kinds in self._kinds.values())
-        return sizes
+        groups = sum(store.nbytes for store in stores_of(self._state.kinds))
+        return {**sizes, "groups": groups} if groups else sizes

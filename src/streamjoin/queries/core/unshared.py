@@ -20,7 +20,7 @@ from streamjoin.queries.core.buckets import Bucket
 from streamjoin.queries.core.budgets import keep_within
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition
-from streamjoin.queries.core.kinds import KindState
+from streamjoin.queries.core.groups import WaitingState
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import BatchReport, Shared, Snapshot, failure_of
 from streamjoin.queries.language.plan import Stream
@@ -48,7 +48,7 @@ class Unshared:
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Creates, drops and pauses, in this order, in force from the next batch on."""
-        registry = self._registry.changed(changes, self._streams, self._batch + 1)
+        registry = self._registry.changed(changes, self._streams, self._batch + 1, self._clocks.reached)
         before = self.snapshot()
         try:
             for change in changes:
@@ -227,11 +227,11 @@ class Unshared:
         return failed
 
     @property
-    def waiting(self) -> Mapping[str, KindState]:
+    def waiting(self) -> Mapping[str, WaitingState]:
         """What waits after the batch whose rows were computed last."""
         return {name: state for core in self._cores.values() for name, state in core.waiting.items()}
 
-    def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
+    def take_waiting(self, batch: int, waiting: Mapping[str, WaitingState]) -> None:
         """Take over what waits after a batch that was computed elsewhere."""
         for name, core in self._cores.items():
             core.take_waiting(batch, {name: waiting[name]} if name in waiting else {})

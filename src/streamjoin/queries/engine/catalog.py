@@ -156,7 +156,8 @@ class Catalog:
             replace(one.record, serial=serial, batch=batch, at=now)
             for serial, one in enumerate(accepted, self.serial + 1)
         ]
-        self._log(batch, records, [{**one.body, **asdict(r)} for r, one in zip(records, accepted, strict=True)])
+        bodies = [{**one.body, **asdict(r), **self._reached(r)} for r, one in zip(records, accepted, strict=True)]
+        self._log(batch, records, bodies)
         for one in accepted:
             request = one.request
             if one.entry is not None:
@@ -175,6 +176,11 @@ class Catalog:
                     self.entries.pop(request.name, None)
             request.done.set_result(None)
         return records + self.refused({name: why for name, why in failures.items() if name in self.entries}, batch)
+
+    def _reached(self, record: ChangeRecord) -> Body:
+        """Where the streams of a query were that begins now, for a restart."""
+        begins = record.action in ("create", "resume") and record.name in self.core.queries
+        return {"reached": self.core.queries[record.name].reached} if begins else {}
 
     def refused(self, failures: Mapping[str, str], batch: int) -> list[ChangeRecord]:
         """Pause queries that can't be run, outside of a batch, from `batch` on."""

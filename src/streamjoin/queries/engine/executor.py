@@ -18,7 +18,7 @@ from streamjoin.model.errors import InputError, StreamJoinError
 from streamjoin.queries.core.arrivals import Arrived
 from streamjoin.queries.core.changes import Change, LiveQuery
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, TaskFigures
-from streamjoin.queries.core.kinds import KindState
+from streamjoin.queries.core.groups import WaitingState
 from streamjoin.queries.core.shared import Snapshot
 from streamjoin.queries.engine.inbox import Inbox
 from streamjoin.queries.engine.journal import Position
@@ -131,11 +131,11 @@ class TupleCore(QueryCore, Protocol):
     def interrupt(self) -> None:
         """Have the results that are computed, or the next, stop with `InterruptedBatchError`; from any thread."""
 
-    def take_waiting(self, batch: int, waiting: Mapping[str, KindState]) -> None:
+    def take_waiting(self, batch: int, waiting: Mapping[str, WaitingState]) -> None:
         """Take over what waits after a batch that was computed elsewhere."""
 
     @property
-    def waiting(self) -> Mapping[str, KindState]:
+    def waiting(self) -> Mapping[str, WaitingState]:
         """What waits after the batch whose rows were computed last."""
 
 

@@ -25,7 +25,8 @@ from streamjoin.queries.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.queries.core.budgets import keep_within
 from streamjoin.queries.core.changes import Change, QueryRegistry
 from streamjoin.queries.core.explain import Explanation
-from streamjoin.queries.core.kinds import KindState, joined_states
+from streamjoin.queries.core.groups import GroupState, WaitingState, stores_of
+from streamjoin.queries.core.kinds import joined_states
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared, Snapshot, failure_of
 from streamjoin.queries.engine.catalog import Catalog
@@ -185,6 +186,12 @@ class TableRowsOut(RowsOut[TableRows]):
                 waiting[name] = state.to_table(name)
             except Exception as error:
                 failures[name] = failure_of(error)
+        for store in stores_of(self._core.waiting):
+            try:
+                waiting[store.key] = store.to_table()
+            except Exception as error:
+                members = [n for n, s in self._core.waiting.items() if isinstance(s, GroupState) and s.store is store]
+                failures |= dict.fromkeys(members, failure_of(error))
         counts = {name: table.num_rows for name, table in tables.items() if name not in failures}
         return BatchRows(counts, failures, TableRows(tables, waiting))
 
@@ -211,7 +218,8 @@ class TableRowsOut(RowsOut[TableRows]):
     def keep_waiting(self, computed: BatchRows[TableRows], batch: int) -> None:
         """Write down what waits of the queries that run."""
         running = self._core.snapshot().kinds
-        kinds = {name: packed for name, packed in computed.rows.waiting.items() if name in running}
+        kept = running.keys() | {store.key for store in stores_of(running)}
+        kinds = {name: packed for name, packed in computed.rows.waiting.items() if name in kept}
         if kinds or self._has_kinds:
             self._journal.write_kinds(batch, joined_states(kinds.values()))
         self._has_kinds = bool(kinds)
@@ -252,7 +260,7 @@ class Attempt:
         known = {source.stream.name: source.stream for query in streams for source in query.sources}
         outputs: dict[str, pa.Table] = {}
         failures: dict[str, InputError] = {}
-        waiting: dict[str, KindState] = {}
+        waiting: dict[str, WaitingState] = {}
         for name, entry in state.registry.queries.items():
             if entry.paused:
                 continue

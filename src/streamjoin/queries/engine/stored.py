@@ -21,7 +21,7 @@ from streamjoin.queries.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.queries.core.buckets import Bucket
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
-from streamjoin.queries.core.kinds import KindState, unpacked_states
+from streamjoin.queries.core.groups import GroupStore, WaitingState, unpacked_waiting
 from streamjoin.queries.core.probe_plan import Choice
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Snapshot
@@ -92,6 +92,7 @@ class EngineChange(Change):
             "budget": asdict(self.budget),
             "owner": self.owner,
             **({"releases": True} if self.releases else {}),
+            **({} if self.reached is None else {"reached": self.reached}),
         }
 
     @classmethod
@@ -102,7 +103,8 @@ class EngineChange(Change):
         sink = LostSink(record.name, "not opened yet", body["sink"])
         budget = Budget(**body.get("budget", {}))
         given = record.action, record.name, record.sql, sink, None, stream, record.at, record
-        return cls(*given, budget=budget, owner=body.get("owner"), releases=body.get("releases", False))
+        more = {"releases": body.get("releases", False), "reached": body.get("reached")}
+        return cls(*given, budget=budget, owner=body.get("owner"), **more)
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,7 @@ class StoredState:
                 "created": entry.created,
                 "paused": entry.paused,
                 "released": entry.released,
+                "reached": entry.reached,
                 "budget": asdict(entry.budget),
                 "sql": entry.query.text,
                 "created_at": self.queries[name].created_at,
@@ -193,7 +196,8 @@ class StoredState:
             name = one["name"]
             registry = replace(registry, next_serial=one["serial"])
             budget = Budget(**one.get("budget", {}))
-            registry = registry.changed([Change("create", name, one["sql"], budget=budget)], catalog, one["created"])
+            create = Change("create", name, one["sql"], budget=budget, reached=one.get("reached"))
+            registry = registry.changed([create], catalog, one["created"])
             if one["paused"]:
                 pause = Change("pause", name, releases=one.get("released", False))
                 registry = registry.changed([pause], catalog, one["created"])
@@ -323,18 +327,21 @@ def _counts(journal: FileJournal) -> tuple[Body, int]:
     return (journal.read("done", numbers[-1]), numbers[-1]) if numbers else ({}, -1)
 
 
-def _kinds(journal: FileJournal, state: StoredState, newest: int) -> tuple[dict[str, KindState], dict[str, str]]:
+def _kinds(journal: FileJournal, state: StoredState, newest: int) -> tuple[dict[str, WaitingState], dict[str, str]]:
     """What waited after the batch `newest`, of the queries that were there, and of which it can't be read."""
     stored = journal.read_kinds(newest)
     if stored is None:
         return {}, {}
     batch, table = stored
-    kinds: dict[str, KindState] = {}
+    kinds: dict[str, WaitingState] = {}
+    stores: dict[str, GroupStore] = {}
     refused: dict[str, str] = {}
     for name, entry in state.registry.queries.items():
-        if entry.created <= batch and not entry.released:
+        waits = bool(entry.query.kind_steps) or entry.query.grouping is not None
+        if waits and entry.created <= batch and not entry.lets_go:
             try:
-                kinds |= unpacked_states(table, {name: entry.query})
+                found = unpacked_waiting(table, entry.query, stores)
+                kinds |= {} if found is None else {name: found}
             except Exception as error:
                 refused[name] = f"what waits of it can't be read back: {reason_of(error)}"
     return kinds, refused

@@ -21,18 +21,19 @@ from streamjoin.queries.language import advice
 from streamjoin.queries.language.plan import MAX_SOURCES, OUTER, JoinKind
 
 WHERE: Final = "an ad-hoc query"
-SHAPE: Final = "SELECT ... FROM a [JOIN b WITHIN 3 SECONDS ON a.k = b.k] [JOIN ...] [WHERE ...]"
-_NO_AGGREGATES: Final = "an ad-hoc query joins and does not aggregate; aggregate its result"
+SHAPE: Final = "SELECT ... FROM a [JOIN b WITHIN 3 SECONDS ON a.k = b.k] [JOIN ...] [WHERE ...] [GROUP BY ...]"
+QUALIFY_SHAPE: Final = "QUALIFY row_number() OVER (PARTITION BY window_end ORDER BY n DESC) <= 10"
 _WHOLE: Final = "a query's result is a stream without an end"
+_FIRST: Final = f"{_WHOLE}; for the first groups of each window write {QUALIFY_SHAPE}"
 _REFUSED: Final = {
-    "GROUP_BY": f"GROUP BY is not allowed here: {_NO_AGGREGATES}",
-    "HAVING": f"HAVING is not allowed here: {_NO_AGGREGATES}",
-    "DISTINCT": f"DISTINCT is not allowed here: {_WHOLE}",
-    "ORDER_BY": f"ORDER BY is not allowed here: {_WHOLE}",
-    "LIMIT": f"LIMIT is not allowed here: {_WHOLE}",
-    "OFFSET": f"OFFSET is not allowed here: {_WHOLE}",
-    "FETCH": f"FETCH is not allowed here: {_WHOLE}",
-    "QUALIFY": "QUALIFY is not allowed here: there are no window functions",
+    "GROUP_BY": "GROUP BY follows WHERE, once: GROUP BY t.k, TUMBLE(t.ts, INTERVAL '1' MINUTE)",
+    "HAVING": "HAVING follows GROUP BY: it chooses among groups; WHERE chooses among rows",
+    "DISTINCT": "DISTINCT follows SELECT: SELECT DISTINCT t.k, TUMBLE(t.ts, INTERVAL '1' MINUTE) FROM ...",
+    "ORDER_BY": f"ORDER BY is not allowed here: {_FIRST}",
+    "LIMIT": f"LIMIT is not allowed here: {_FIRST}",
+    "OFFSET": f"OFFSET is not allowed here: {_FIRST}",
+    "FETCH": f"FETCH is not allowed here: {_FIRST}",
+    "QUALIFY": f"QUALIFY follows GROUP BY and HAVING: {QUALIFY_SHAPE}",
     "WINDOW": "WINDOW is not allowed here: each join has its own, JOIN b WITHIN 3 SECONDS ON ...",
     "UNION": "UNION is not allowed here: create one query for each SELECT; they may write to one table or topic",
     "EXCEPT": "EXCEPT is not allowed here: write ANTI JOIN b WITHIN 3 SECONDS ON ... for the tuples without a match",
@@ -164,6 +165,21 @@ class JoinClause:
 
 
 @dataclass(frozen=True)
+class GroupClauses:
+    """GROUP BY with its expressions, or SELECT DISTINCT, whose outputs they are; `span` is where these words are."""
+
+    span: Span
+    by: tuple[TokenRange, ...] = ()
+    having: TokenRange | None = None
+    qualify: TokenRange | None = None
+
+    @property
+    def distinct(self) -> bool:
+        """Whether these are the groups of a SELECT DISTINCT."""
+        return not self.by
+
+
+@dataclass(frozen=True)
 class Clauses:
     """A query's frame."""
 
@@ -171,6 +187,7 @@ class Clauses:
     first: NamedStream
     joins: tuple[JoinClause, ...]
     where: TokenRange | None
+    groups: GroupClauses | None = None
 
 
 def read(source: SourceText) -> Clauses:
@@ -201,15 +218,35 @@ class _Reader:
             raise self._refused()
         if not self._take("SELECT"):
             raise self._error(advice.of_statement(self._text()) or f"a query starts with SELECT: {SHAPE}")
+        distinct = self._words[self._at] if self._kind() == "DISTINCT" else None
+        self._at += distinct is not None
         items = self._items()
         first = self._table()
         joins: list[JoinClause] = []
         while (words := self._join_words()) is not None:
             joins.append(self._join(len(joins) + 2, words))
         where = self._token_range("WHERE") if self._take("WHERE") else None
+        groups = self._groups(distinct)
         if self._at < len(self._words):
             raise self._unexpected()
-        return Clauses(items, first, tuple(joins), where)
+        return Clauses(items, first, tuple(joins), where, groups)
+
+    def _groups(self, distinct: Word | None) -> GroupClauses | None:
+        """GROUP BY, HAVING and QUALIFY."""
+        by: list[TokenRange] = []
+        if self._kind() == "GROUP_BY":
+            word = self._words[self._at]
+            if distinct is not None:
+                raise self._error("GROUP BY gives each group once: leave DISTINCT out", distinct)
+            while self._take("GROUP_BY" if not by else "COMMA"):
+                by.append(self._token_range("GROUP BY", commas=True))
+        elif distinct is not None:
+            word = distinct
+        else:
+            return None
+        having = self._token_range("HAVING") if self._take("HAVING") else None
+        qualify = self._token_range("QUALIFY") if self._take("QUALIFY") else None
+        return GroupClauses((word.start, word.end), tuple(by), having, qualify)
 
     # Words --------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from streamjoin.model.keys import check_zones, tick_ns
 from streamjoin.model.plain_types import plain_type
 from streamjoin.model.terms import BandTerm, Equality, Term
 from streamjoin.model.window import CountWindow, TimeWindow, Window
+from streamjoin.queries.language.grouping import Grouping
 from streamjoin.queries.language.join_key import KeyedJoin, keyed
 from streamjoin.queries.language.summaries import SummaryRule
 
@@ -233,7 +234,8 @@ class PairWindow:
 class Query:
     """A whole query. `selections` holds one conjunction for each source, `residual` conditions across aliases.
 
-    `filters` are tested on result rows, in which the tuple of an alias may be missing.
+    `filters` are tested on result rows, in which the tuple of an alias may be missing. With a `grouping` the results
+    are rows of groups, which come out once their window has passed, and the outputs are made of groups.
     """
 
     name: str
@@ -244,6 +246,7 @@ class Query:
     residual: tuple[Expression, ...]
     outputs: tuple[Output, ...]
     filters: tuple[Expression, ...] = ()
+    grouping: Grouping | None = None
 
     def __post_init__(self) -> None:
         count = len(self.sources)
@@ -293,9 +296,13 @@ class Query:
         _require(bool(self.outputs), "a query has at least one output")
         names = [output.name.lower() for output in self.outputs]
         _require(len(set(names)) == len(names), f"output names must differ: {', '.join(names)}")
+        schemas = self.result_schemas if self.grouping is None else self.grouping.schemas
         for output in self.outputs:
-            type_ = output_type(output.expression, self.result_schemas)
+            type_ = output_type(output.expression, schemas)
             _require(output.type == type_, f"output {output.name!r}: wrong type")
+        _require(
+            self.grouping is None or not self.kind_steps, "groups are of the rows of inner joins, or of one stream"
+        )
 
     def _check_clock(self) -> None:
         first = self.sources[0].stream
@@ -384,6 +391,21 @@ class Query:
         output = Output(time.name, time, output_type(time, self.schemas))
         ordered = tuple(sorted(dict.fromkeys(residual), key=str))
         return Query(self.name, self.text, sources, steps, selections, ordered, (output,))
+
+    @cached_property
+    def feed(self) -> Query:
+        """The rows that groups are made of: the columns that keys and aggregates read, and the times of the window."""
+        if self.grouping is None:
+            return self
+        alias = self.grouping.window.alias
+        times = [Column(one.alias, one.stream.time) for one in self.sources if alias in (None, one.alias)]
+        return self.fed_with((*times, *self.grouping.columns))
+
+    def fed_with(self, columns: Iterable[Column]) -> Query:
+        """The query with these columns instead of groups."""
+        chosen = sorted(dict.fromkeys(columns), key=lambda column: (self.aliases.index(column.qualifier), column.name))
+        outputs = [Output(str(n), one, output_type(one, self.schemas)) for n, one in enumerate(chosen)]
+        return replace(self, outputs=tuple(outputs), grouping=None)
 
     def source(self, alias: str) -> QuerySource:
         """The source of this alias."""

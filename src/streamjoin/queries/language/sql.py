@@ -1,7 +1,7 @@
 """A query's text to its logical plan, against the registered streams.
 
 The dialect: `SELECT outputs FROM a [JOIN b WITHIN 3 SECONDS ON a.k = b.k] [JOIN c WITHIN 10 ROWS ON ...] [WHERE ...]`.
-One outer join, or any number of semi, anti and as-of joins, may follow the inner joins.
+One outer join, or any number of semi, anti and as-of joins, may follow the inner joins. GROUP BY is in `groups`.
 Every error is a `QueryError` that shows the place and says what is allowed; nothing in a text is ever ignored.
 """
 
@@ -35,6 +35,7 @@ from streamjoin.queries.language.clauses import (
     RangeClause,
     TokenRange,
 )
+from streamjoin.queries.language.groups import GroupPlanning
 from streamjoin.queries.language.parameters import with_values
 from streamjoin.queries.language.plan import (
     ROW,
@@ -171,7 +172,12 @@ class _Planning:
         steps = tuple(self._step(number, join) for number, join in enumerate(frame.joins))
         if frame.where is not None:
             self._where(frame.where)
-        outputs = self._outputs(frame)
+        grouping, outputs = None, None
+        if frame.groups is not None:
+            reader = GroupPlanning(self._scan, self._visible.resolve, self._sources, self._schemas, steps)
+            grouping, outputs = reader.read(frame, frame.groups)
+        if outputs is None:
+            outputs = self._outputs(frame)
         return Query(
             name=name,
             text=self._scan.source.text,
@@ -181,6 +187,7 @@ class _Planning:
             residual=tuple(sorted(dict.fromkeys(self._residual), key=str)),
             outputs=outputs,
             filters=tuple(sorted(dict.fromkeys(self._filters), key=str)),
+            grouping=grouping,
         )
 
     def _note_kinds(self, frame: Clauses) -> None:

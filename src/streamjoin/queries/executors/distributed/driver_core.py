@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import time_ns
 from typing import Any
 
-from streamjoin.model.errors import InputError, StateError
+from streamjoin.model.errors import InputError, SpecError, StateError
 from streamjoin.queries.core.arrivals import Activity, Arrived, MachineClock, latest_time, past_idle, time_to_idle
 from streamjoin.queries.core.buckets import Bucket, IndexKey
 from streamjoin.queries.core.changes import Change, LiveQuery
@@ -19,7 +19,7 @@ from streamjoin.queries.core.shared import Shared, ShareFigures, Snapshot
 from streamjoin.queries.executors.distributed.outputs import CellsWaiting
 from streamjoin.queries.executors.distributed.parts import FiledBucket, ReadParts
 from streamjoin.queries.executors.distributed.sampling import SampledOptimizer, StreamSample
-from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.language.plan import Query, Stream
 from streamjoin.windows.clock import NEVER, Horizon
 
 
@@ -61,7 +61,17 @@ class DriverCore:
     # Queries and plan ---------------------------------------------------------------------------------------------
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Make changes, in force from the next batch on."""
+        """Make changes, in force from the next batch on.
+
+        Raises:
+            SpecError: a query groups, which cells don't do.
+        """
+        for change in changes:
+            if isinstance(change.query, Query) and change.query.grouping is not None:
+                raise SpecError(
+                    'GROUP BY is not offered with executor="distributed", whose cells hold no groups: create the '
+                    'query without GROUP BY and group the rows of its sink, or use executor="driver"'
+                )
         self._planned.apply(changes)
 
     def add_stream(self, stream: Stream, lateness: int | None = None) -> None:

@@ -1,0 +1,542 @@
+"""Partial groups: rows of a join summarised by pane of time and keys, in runs that merge in any order to the same bits.
+
+A *pane* is a stretch of time that no window of a query begins or ends in, so that a window is a sum of whole panes. A
+*run* holds for every pane and key the number of rows and a *part* for each summary that some query asks for. Rows
+become a run, runs merge into one, and the panes of a window merge into its groups, all by the same regrouping. The
+invariants: a run never changes; sums are exact and the rest picks values by order, so what a run says depends on the
+rows alone and not on how they came together.
+
+`Slot` says what is kept for an aggregate: aggregates are those of `model.expression.aggregates`, and their values are
+made by what makes them for a `Summary`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin._arrays import Array
+from streamjoin.joins.kinds.exact_columns import average_column, numbers_of, sum_column
+from streamjoin.joins.kinds.summary_pairs import FUNCTIONS, ranks_of
+from streamjoin.kernels.exact import Layout, merge
+from streamjoin.model.expression.aggregates import Aggregate
+from streamjoin.model.expression.node import Expression
+
+SlotKind = Literal["count", "sum", "least", "greatest", "values"]
+_CHOICES: Final[Mapping[str, SlotKind]] = {
+    "MIN": "least",
+    "MAX": "greatest",
+    "ARG_MIN": "least",
+    "ARG_MAX": "greatest",
+    "SUM": "sum",
+    "AVG": "sum",
+}
+_DENSE: Final = 1 << 40
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What is kept of the rows of a group: how many have a value, the sum, the row with the least, or all values."""
+
+    kind: SlotKind
+    arguments: tuple[Expression, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """By which runs have it."""
+        return f"{self.kind}({', '.join(map(str, self.arguments))})"
+
+
+def kind_of(key: str) -> SlotKind:
+    """The kind of the slot that has this key."""
+    kind: Any = key.partition("(")[0]
+    return kind  # type: ignore[no-any-return]
+
+
+def slot_of(aggregate: Aggregate) -> Slot | None:
+    """What has to be kept for an aggregate; nothing for count(*), as rows are counted anyway."""
+    if aggregate.function == "COUNT" and not aggregate.distinct:
+        return Slot("count", aggregate.arguments) if aggregate.arguments else None
+    return Slot(_CHOICES.get(aggregate.function, "values"), aggregate.values)
+
+
+# Numbering ------------------------------------------------------------------------------------------------------------
+
+
+def keys_without_signs(array: pa.Array) -> pa.Array:
+    """A column of keys in which equal values have equal bits: one zero and one NaN."""
+    if not pa.types.is_floating(array.type):
+        return array
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    values = array.fill_null(0.0).to_numpy(zero_copy_only=False) + array.type.to_pandas_dtype()(0)
+    values[np.isnan(values)] = np.nan
+    return pa.array(values, array.type, mask=~valid)
+
+
+def _encoded(array: pa.Array) -> tuple[Array, int]:
+    """Numbers for the values of a column, NULL among them, and how many there are."""
+    found = array.dictionary_encode(null_encoding="encode")
+    return found.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(found.dictionary)
+
+
+def number_groups(panes: Array, keys: Sequence[pa.Array]) -> tuple[Array, Array]:
+    """The group of each row, numbered in order of appearance, and the first row of each group."""
+    codes, size = _encoded(pa.array(panes))
+    for key in keys:
+        own, count = _encoded(key)
+        if size * count > _DENSE:
+            codes, size = _encoded(pa.array(codes))
+        codes, size = codes * count + own, size * count
+    ids, n = (codes, size) if not keys else _encoded(pa.array(codes))
+    firsts = np.empty(n, np.int64)
+    # Of several rows the last one that is written stays.
+    firsts[ids[::-1]] = np.arange(ids.size)[::-1]
+    return ids, firsts
+
+
+def order_ranks(array: pa.Array, *, descends: bool = False, nulls_first: bool = False) -> Array:
+    """Numbers in the order of values; NaN is the greatest."""
+    found = array.dictionary_encode()
+    ranks = np.empty(len(found.dictionary) + 1, np.int64)
+    ranks[pc.sort_indices(found.dictionary).to_numpy()] = np.arange(len(found.dictionary))
+    if descends:
+        ranks = -ranks
+    ranks[-1] = -(1 << 62) if nulls_first else 1 << 62
+    own: Array = ranks[found.indices.fill_null(len(found.dictionary)).to_numpy(zero_copy_only=False)]
+    return own
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+class GroupPart(Protocol):
+    """What a run has for one slot, a place for each group."""
+
+    def taken(self, places: Array) -> GroupPart:
+        """That of some groups, at ascending places."""
+
+    def regrouped(self, ids: Array, n: int) -> GroupPart:
+        """That of `n` groups, which the groups here belong to."""
+
+    def packed(self) -> tuple[list[pa.Array], list[int]]:
+        """As columns of a table, and numbers beside it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+
+
+@dataclass(frozen=True)
+class CountPart:
+    """How many rows have a value."""
+
+    counts: Array
+    columns: ClassVar = 1
+
+    @classmethod
+    def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind) -> Self:
+        """That of rows, which belong to `n` groups."""
+        return cls(np.bincount(ids[_present(arguments)], minlength=n))
+
+    @classmethod
+    def of_nothing(cls, n: int, _like: Self) -> Self:
+        """That of groups without a row."""
+        return cls(np.zeros(n, np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """One after the other."""
+        return cls(np.concatenate([part.counts for part in parts]))
+
+    @classmethod
+    def unpacked(cls, columns: Sequence[pa.Array], _numbers: Sequence[int], _kind: SlotKind) -> Self:
+        """What `packed` gave."""
+        return cls(columns[0].to_numpy())
+
+    def taken(self, places: Array) -> CountPart:
+        """That of some groups."""
+        return CountPart(self.counts[places])
+
+    def regrouped(self, ids: Array, n: int) -> CountPart:
+        """Added up."""
+        return CountPart(added(self.counts, ids, n))
+
+    def packed(self) -> tuple[list[pa.Array], list[int]]:
+        """As columns."""
+        return [pa.array(self.counts)], []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.counts.nbytes
+
+
+def added(counts: Array, ids: Array, n: int) -> Array:
+    """Counts added up by group."""
+    total = np.zeros(n, np.int64)
+    np.add.at(total, ids, counts)
+    return total
+
+
+@dataclass(frozen=True)
+class SumPart:
+    """Exact sums."""
+
+    rows: Array
+    layout: Layout
+    columns: ClassVar = 1
+
+    @classmethod
+    def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind) -> Self:
+        """That of rows."""
+        return cls(*numbers_of(arguments[0]).by_group(ids, n))
+
+    @classmethod
+    def of_nothing(cls, n: int, like: Self) -> Self:
+        """That of groups without a row."""
+        return cls(like.layout.rows(n), like.layout)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """One after the other, in a layout that holds all."""
+        layout = parts[0].layout
+        for part in parts[1:]:
+            layout = layout.wide_enough(part.layout)
+        rows = [part.rows if part.layout == layout else part.layout.widened(part.rows, layout) for part in parts]
+        return cls(np.concatenate(rows), layout)
+
+    @classmethod
+    def unpacked(cls, columns: Sequence[pa.Array], numbers: Sequence[int], _kind: SlotKind) -> Self:
+        """What `packed` gave."""
+        layout = Layout(numbers[0], numbers[1], bool(numbers[2]))
+        column = columns[0]
+        data = np.frombuffer(column.buffers()[1], np.uint64) if len(column) else np.empty(0, np.uint64)
+        begin = column.offset * layout.width
+        return cls(data[begin : begin + len(column) * layout.width].reshape(-1, layout.width).copy(), layout)
+
+    def taken(self, places: Array) -> SumPart:
+        """That of some groups."""
+        return SumPart(self.rows[places], self.layout)
+
+    def regrouped(self, ids: Array, n: int) -> SumPart:
+        """Added up."""
+        rows = self.layout.rows(n)
+        merge(np.ascontiguousarray(self.rows), ids, rows, self.layout.head)
+        return SumPart(rows, self.layout)
+
+    def packed(self) -> tuple[list[pa.Array], list[int]]:
+        """As columns."""
+        type_ = pa.binary(8 * self.layout.width)
+        data = pa.py_buffer(np.ascontiguousarray(self.rows))
+        column = pa.Array.from_buffers(type_, len(self.rows), [None, data])
+        return [column], [self.layout.first, self.layout.words, int(self.layout.specials)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.rows.nbytes
+
+
+@dataclass(frozen=True)
+class BestPart:
+    """The value of the row that is first by order, and, where another value has the order, that one too.
+
+    Of several rows with the same order it is the one with the least value.
+    """
+
+    values: tuple[pa.Array, ...]
+    greatest: bool
+
+    @classmethod
+    def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, kind: SlotKind) -> Self:
+        """That of rows."""
+        return cls._best(tuple(arguments), ids, n, kind == "greatest")
+
+    @classmethod
+    def _best(cls, values: tuple[pa.Array, ...], ids: Array, n: int, greatest: bool) -> Self:
+        by = values[-1]
+        present = _present(values)
+        if len(values) > 1 and pa.types.is_floating(by.type):
+            # NaN is neither the least nor the greatest.
+            present &= ~np.isnan(by.fill_null(0.0).to_numpy(zero_copy_only=False))
+        places = np.flatnonzero(present)
+        for column, reverse in ((by, greatest), (values[0], False))[: len(values)]:
+            if not places.size:
+                break
+            ranks = ranks_of(column, greatest=reverse)[places]
+            least = np.full(n, np.iinfo(np.int64).max)
+            np.minimum.at(least, ids[places], ranks)
+            places = places[ranks == least[ids[places]]]
+        taken = np.full(n, -1, np.int64)
+        # Those that are left are equal but for their bits, as two zeros are: the choice must not depend on their order.
+        taken[ids[places]] = places
+        index = pa.array(taken, mask=taken < 0)
+        return cls(tuple(column.take(index) for column in values), greatest)
+
+    @classmethod
+    def of_nothing(cls, n: int, like: Self) -> Self:
+        """That of groups without a row."""
+        return cls(tuple(pa.nulls(n, column.type) for column in like.values), like.greatest)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """One after the other."""
+        columns = zip(*(part.values for part in parts), strict=True)
+        return cls(tuple(pa.concat_arrays(column) for column in columns), parts[0].greatest)
+
+    @classmethod
+    def unpacked(cls, columns: Sequence[pa.Array], _numbers: Sequence[int], kind: SlotKind) -> Self:
+        """What `packed` gave."""
+        return cls(tuple(columns), kind == "greatest")
+
+    def taken(self, places: Array) -> BestPart:
+        """That of some groups."""
+        return BestPart(tuple(column.take(pa.array(places)) for column in self.values), self.greatest)
+
+    def regrouped(self, ids: Array, n: int) -> BestPart:
+        """The best of each."""
+        return BestPart._best(self.values, ids, n, self.greatest)
+
+    def packed(self) -> tuple[list[pa.Array], list[int]]:
+        """As columns."""
+        return list(self.values), []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return int(sum(column.nbytes for column in self.values))
+
+
+@dataclass(frozen=True)
+class ValuesPart:
+    """All different values, with the number of rows that have each; `owners` are the groups, ascending."""
+
+    owners: Array
+    values: pa.Array
+    counts: Array
+    groups: int
+
+    @classmethod
+    def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind) -> Self:
+        """That of rows."""
+        present = np.flatnonzero(_present(arguments))
+        values = keys_without_signs(arguments[0].take(pa.array(present)))
+        return cls._distinct(ids[present], values, np.ones(present.size, np.int64), n)
+
+    @classmethod
+    def _distinct(cls, owners: Array, values: pa.Array, counts: Array, n: int) -> Self:
+        ids, firsts = number_groups(owners, [values])
+        order = np.argsort(owners[firsts], kind="stable")
+        chosen = firsts[order]
+        total = added(counts, ids, firsts.size)[order]
+        return cls(owners[chosen], values.take(pa.array(chosen)), total, n)
+
+    @classmethod
+    def of_nothing(cls, n: int, like: Self) -> Self:
+        """That of groups without a row."""
+        empty = np.empty(0, np.int64)
+        return cls(empty, like.values.slice(0, 0), empty, n)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """One after the other."""
+        shifts = np.cumsum([0, *(part.groups for part in parts)])
+        owners = [part.owners + shift for part, shift in zip(parts, shifts, strict=False)]
+        values = pa.concat_arrays([part.values for part in parts])
+        counts = np.concatenate([part.counts for part in parts])
+        return cls(np.concatenate(owners), values, counts, int(shifts[-1]))
+
+    @classmethod
+    def unpacked(cls, columns: Sequence[pa.Array], _numbers: Sequence[int], _kind: SlotKind) -> Self:
+        """What `packed` gave."""
+        lists, counts = columns
+        sizes = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+        owners = np.repeat(np.arange(len(lists)), sizes)
+        return cls(owners, pc.list_flatten(lists), pc.list_flatten(counts).to_numpy(), len(lists))
+
+    def taken(self, places: Array) -> ValuesPart:
+        """That of some groups."""
+        number = np.full(self.groups, -1, np.int64)
+        number[places] = np.arange(places.size)
+        kept = np.flatnonzero(number[self.owners] >= 0)
+        return ValuesPart(number[self.owners[kept]], self.values.take(pa.array(kept)), self.counts[kept], places.size)
+
+    def regrouped(self, ids: Array, n: int) -> ValuesPart:
+        """Put together."""
+        return ValuesPart._distinct(ids[self.owners], self.values, self.counts, n)
+
+    def packed(self) -> tuple[list[pa.Array], list[int]]:
+        """As columns of lists."""
+        offsets = np.searchsorted(self.owners, np.arange(self.groups + 1)).astype(np.int64)
+        lists = (pa.LargeListArray.from_arrays(pa.array(offsets), own) for own in (self.values, pa.array(self.counts)))
+        return list(lists), []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return int(self.owners.nbytes + self.counts.nbytes + self.values.nbytes)
+
+
+_PARTS: Final[Mapping[SlotKind, Any]] = {
+    "count": CountPart,
+    "sum": SumPart,
+    "least": BestPart,
+    "greatest": BestPart,
+    "values": ValuesPart,
+}
+
+
+def _present(columns: Sequence[pa.Array]) -> Array:
+    """In which rows no value is NULL."""
+    present = np.ones(len(columns[0]), np.bool_)
+    for column in columns:
+        if column.null_count:
+            present &= column.is_valid().to_numpy(zero_copy_only=False)
+    return present
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupRun:
+    """Groups by pane and keys, panes ascending: how many rows each has, and the parts by the key of their slot."""
+
+    panes: Array
+    keys: tuple[pa.Array, ...]
+    counts: Array
+    parts: Mapping[str, GroupPart]
+
+    @property
+    def n(self) -> int:
+        """How many groups there are."""
+        return int(self.panes.size)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        own = self.panes.nbytes + self.counts.nbytes
+        keys, parts = (sum(one.nbytes for one in some) for some in (self.keys, self.parts.values()))
+        return int(own + keys + parts)
+
+    def between(self, begin: int, end: int) -> GroupRun:
+        """The groups of the panes from `begin` to before `end`."""
+        first, last = np.searchsorted(self.panes, [begin, end])
+        return self if last - first == self.n else self.taken(np.arange(first, last))
+
+    def taken(self, places: Array) -> GroupRun:
+        """Some groups, at ascending places."""
+        index = pa.array(places)
+        parts = {key: part.taken(places) for key, part in self.parts.items()}
+        return GroupRun(self.panes[places], tuple(key.take(index) for key in self.keys), self.counts[places], parts)
+
+    def at(self, panes: Array) -> GroupRun:
+        """The same groups in other panes."""
+        return GroupRun(panes, self.keys, self.counts, self.parts)
+
+    # Files --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def packed(self) -> bytes:
+        """As bytes, for a file."""
+        columns = [pa.array(self.panes), pa.array(self.counts), *self.keys]
+        described = []
+        for key, part in self.parts.items():
+            own, numbers = part.packed()
+            described.append([key, len(own), numbers])
+            columns += own
+        about = {b"groups": json.dumps([len(self.keys), described]).encode()}
+        fields = [pa.field(str(number), column.type) for number, column in enumerate(columns)]
+        table = pa.Table.from_arrays(columns, schema=pa.schema(fields, about))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return bytes(sink.getvalue())
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> GroupRun:
+        """What `packed` gave."""
+        table = pa.ipc.open_stream(data).read_all().combine_chunks()
+        columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
+        n_keys, described = json.loads(table.schema.metadata[b"groups"])
+        at, parts = 2 + n_keys, dict[str, GroupPart]()
+        for key, count, numbers in described:
+            kind = kind_of(key)
+            parts[key] = _PARTS[kind].unpacked(columns[at : at + count], numbers, kind)
+            at += count
+        return cls(columns[0].to_numpy(), tuple(columns[2 : 2 + n_keys]), columns[1].to_numpy(), parts)
+
+
+def run_of_rows(
+    panes: Array, keys: Sequence[pa.Array], arguments: Callable[[Expression], pa.Array], slots: Sequence[Slot]
+) -> GroupRun:
+    """Rows as a run; `arguments` computes what is summarised."""
+    ids, firsts = number_groups(panes, keys)
+    ids, firsts = _by_pane(ids, firsts, panes)
+    n, index = firsts.size, pa.array(firsts)
+    parts = {
+        slot.key: _PARTS[slot.kind].of_rows([arguments(one) for one in slot.arguments], ids, n, slot.kind)
+        for slot in slots
+    }
+    return GroupRun(panes[firsts], tuple(key.take(index) for key in keys), np.bincount(ids, minlength=n), parts)
+
+
+def merged(runs: Sequence[GroupRun], wanted: Collection[str] | None = None) -> GroupRun:
+    """Several runs as one, with the `wanted` parts, or all; what one has no part of had no rows there that count."""
+    if len(runs) == 1:
+        return runs[0]
+    panes = np.concatenate([run.panes for run in runs])
+    keys = tuple(pa.concat_arrays(columns) for columns in zip(*(run.keys for run in runs), strict=True))
+    counts = np.concatenate([run.counts for run in runs])
+    found = {key: part for run in runs for key, part in run.parts.items() if wanted is None or key in wanted}
+    parts: dict[str, Any] = {}
+    for key, like in found.items():
+        kind: Any = type(like)
+        parts[key] = kind.joined([run.parts.get(key) or kind.of_nothing(run.n, like) for run in runs])
+    return regrouped(GroupRun(panes, keys, counts, parts))
+
+
+def regrouped(run: GroupRun) -> GroupRun:
+    """Groups that have the same pane and keys as one."""
+    ids, firsts = number_groups(run.panes, run.keys)
+    ids, firsts = _by_pane(ids, firsts, run.panes)
+    n, index = firsts.size, pa.array(firsts)
+    parts = {key: part.regrouped(ids, n) for key, part in run.parts.items()}
+    return GroupRun(run.panes[firsts], tuple(key.take(index) for key in run.keys), added(run.counts, ids, n), parts)
+
+
+def _by_pane(ids: Array, firsts: Array, panes: Array) -> tuple[Array, Array]:
+    """The same groups, numbered in the order of their panes."""
+    order = np.argsort(panes[firsts], kind="stable")
+    number = np.empty(order.size, np.int64)
+    number[order] = np.arange(order.size)
+    return number[ids], firsts[order]
+
+
+def values_of(run: GroupRun, aggregate: Aggregate, arguments: Sequence[pa.DataType], type_: pa.DataType) -> pa.Array:
+    """The value of an aggregate for each group."""
+    slot = slot_of(aggregate)
+    if slot is None:
+        return pa.array(run.counts)
+    part: Any = run.parts[slot.key]
+    if slot.kind == "count":
+        return pa.array(part.counts)
+    if slot.kind == "sum":
+        rows = part.rows.copy()
+        if aggregate.function == "AVG":
+            return average_column(rows, part.layout, arguments[0])
+        return sum_column(rows, part.layout, type_)[0]
+    if slot.kind != "values":
+        return part.values[0]
+    owners, values = part.owners, part.values
+    if aggregate.function != "COUNT":
+        every = np.repeat(np.arange(owners.size), part.counts)
+        owners, values = owners[every], values.take(pa.array(every))
+    return FUNCTIONS[aggregate.function](aggregate, [values], owners, run.n)

@@ -1,0 +1,602 @@
+"""Grouped queries: the rows of their joins kept as partial groups, and which groups come out when.
+
+Queries over the same join with the same keys share a *feed*: the join is run once for all of them, whatever their
+windows and aggregates, and its rows are summarised once, by pane (`group_runs`). A query's window is complete when no
+row of it can follow: every row to come has a tuple to come, and that is not before its stream's bound. Then its panes
+are merged into groups, of which HAVING and QUALIFY choose, ordered by the window's end and the keys.
+
+A query begins with the first window that begins after everything its streams had sent when it was created (or resumed),
+and the reach of its join more. So all tuples of all rows in its windows came while it was in force, and its groups are
+those of any older query: that is why they can share. A query that is paused, or fails, loses its open windows.
+
+The invariants: a window is given out once, whole, or not at all; what is open is replaced by each batch and never
+changed, so a batch can be computed again; what a query gives does not depend on who shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamjoin._arrays import Array
+from streamjoin.joins.kinds.summary_values import computed
+from streamjoin.model.errors import BudgetExceededError, InputError
+from streamjoin.model.expression.evaluation import from_arrow, holds
+from streamjoin.model.expression.nodes import Column, Expression
+from streamjoin.model.expression.typing_rules import check
+from streamjoin.model.window import CountWindow
+from streamjoin.queries.core.budgets import Budget
+from streamjoin.queries.core.group_runs import (
+    GroupRun,
+    Slot,
+    keys_without_signs,
+    merged,
+    order_ranks,
+    regrouped,
+    run_of_rows,
+    slot_of,
+    values_of,
+)
+from streamjoin.queries.core.kinds import STATE_SCHEMA, KindState, unpacked_states
+from streamjoin.queries.core.retention import StreamProgress
+from streamjoin.queries.language.grouping import END, KEY, START, VALUE, WINDOW, Grouping, GroupWindow
+from streamjoin.queries.language.plan import Query
+from streamjoin.windows.clock import FOREVER, NEVER, to_ticks
+
+if TYPE_CHECKING:
+    from streamjoin.queries.core.changes import LiveQuery
+
+_MERGED_AT: Final = 4
+"""A run is merged with those before it that have no more than so many times its groups."""
+
+
+# When windows are complete ----------------------------------------------------------------------------------------
+
+
+def _distances(query: Query, start: str) -> dict[str, int]:
+    """How far in time the tuples of each alias can be from that of `start`; nothing of those that only ROWS bound."""
+    windows = [(p.left, p.right, p.window.length) for p in query.pairs if not isinstance(p.window, CountWindow)]
+    reach, rest = {start: 0}, True
+    while rest:
+        near = [
+            (reach[known] + length, new)
+            for one, two, length in windows
+            for known, new in ((one, two), (two, one))
+            if known in reach and new not in reach
+        ]
+        rest = bool(near)
+        if near:
+            distance, alias = min(near)
+            reach[alias] = distance
+    return reach
+
+
+def reach_of(query: Query) -> int:
+    """How far before a row's time its tuples can be."""
+    if query.grouping is None or _has_rows(query):
+        return 0
+    alias = query.grouping.window.alias
+    starts = query.aliases if alias is None else (alias,)
+    return max(max(_distances(query, start).values()) for start in starts)
+
+
+def _has_rows(query: Query) -> bool:
+    return any(isinstance(step.window, CountWindow) for step in query.steps)
+
+
+def first_window(query: Query, reached: int) -> int:
+    """The start of a query's first window, where its streams had come to `reached` at its create."""
+    if query.grouping is None or reached == NEVER:
+        return NEVER
+    return min(FOREVER, query.grouping.window.first_after(reached + reach_of(query)))
+
+
+def bounds_by_stream(query: Query, progress: StreamProgress) -> dict[str, int]:
+    """By stream, the time before which no row can follow that has a tuple to come of it."""
+    alias = None if query.grouping is None else query.grouping.window.alias
+    distances = dict.fromkeys(query.aliases, 0) if alias is None else _distances(query, alias)
+    bounds: dict[str, int] = {}
+    for source in query.sources:
+        name = source.stream.name
+        bound = max(NEVER, progress.bounds[name] - distances[source.alias])
+        bounds[name] = min(bound, bounds.get(name, bound))
+    return bounds
+
+
+# Feeds ----------------------------------------------------------------------------------------------------------------
+
+
+class FeedKey:
+    """What queries of one feed have in common, compared often."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, *parts: object) -> None:
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FeedKey) and self._hash == other._hash and self._parts == other._parts
+
+
+@dataclass(frozen=True)
+class GroupFeed:
+    """The rows that some queries group, found once: `live` is what the shared plan runs, by the name of the oldest."""
+
+    key: FeedKey
+    members: Mapping[str, LiveQuery]
+    live: LiveQuery
+    columns: frozenset[Column]
+
+    @property
+    def name(self) -> str:
+        """Under which its rows come."""
+        return self.live.query.name
+
+
+def feed_key(entry: LiveQuery) -> FeedKey:
+    """What queries of one feed have in common; by ROWS also since when, as what came before counts."""
+    query, grouping = entry.query, entry.query.grouping
+    if grouping is None:
+        raise AssertionError("a query without groups has no feed")
+    since = entry.created if _has_rows(query) else -1
+    join = query.sources, query.steps, query.selections, query.residual
+    return FeedKey(*join, grouping.keys, grouping.window.alias, entry.budget, since)
+
+
+def feeds_of(queries: Mapping[str, LiveQuery], before: Mapping[FeedKey, GroupFeed]) -> dict[FeedKey, GroupFeed]:
+    """The feeds of the grouped queries that run; one that can go on as it is stays the same object."""
+    members: dict[FeedKey, dict[str, LiveQuery]] = {}
+    for name, entry in queries.items():
+        if entry.query.grouping is not None and not entry.paused:
+            members.setdefault(entry.feed_key, {})[name] = entry
+    feeds: dict[FeedKey, GroupFeed] = {}
+    for key, own in members.items():
+        known = before.get(key)
+        if known is not None and own.keys() == known.members.keys():
+            same = all(own[name] is known.members[name] for name in own)
+            feeds[key] = known if same else replace(known, members=own)
+            continue
+        feeds[key] = _feed(key, own, known)
+    return feeds
+
+
+def _feed(key: FeedKey, members: Mapping[str, LiveQuery], before: GroupFeed | None) -> GroupFeed:
+    oldest = min(members.values(), key=lambda entry: entry.serial)
+    feeds = [entry.query.feed for entry in members.values()]
+    columns = frozenset(column for feed in feeds for output in feed.outputs for column in output.expression.columns)
+    created = min(entry.created for entry in members.values())
+    if before is not None:
+        # What it reads beyond that is not worth to begin anew for.
+        created = min(created, before.live.created)
+        columns |= before.columns
+    query = replace(oldest.query.fed_with(columns), name=oldest.query.name)
+    live = type(oldest).of(oldest.serial, query, created, budget=oldest.budget)
+    return GroupFeed(key, members, replace(live, stands_for=tuple(members)), columns)
+
+
+# State ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupStore:
+    """The open groups that queries share, in runs, the oldest and largest first."""
+
+    key: str
+    """Tells stores apart, in memory and in files."""
+    runs: tuple[GroupRun, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """How many groups by pane there are."""
+        return sum(run.n for run in self.runs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(run.nbytes for run in self.runs)
+
+    def joined_by(self, run: GroupRun) -> GroupStore:
+        """With more groups; small runs are merged, and keep what the new ones have."""
+        if not run.n:
+            return self
+        runs, last = list(self.runs), [run]
+        size = run.n
+        while runs and runs[-1].n <= _MERGED_AT * size:
+            last.append(runs.pop())
+            size += last[-1].n
+        return GroupStore(self.key, (*runs, merged(last[::-1], run.parts.keys())))
+
+    def since(self, low: int) -> GroupStore:
+        """Without what no window needs any more: the panes before `low`."""
+        if all(run.panes[0] >= low for run in self.runs):
+            return self
+        kept = []
+        for run in self.runs:
+            dead = int(np.searchsorted(run.panes, low))
+            # What is left of it is copied, so it pays only for a part.
+            kept += [run] if 2 * dead < run.n else [run.between(low, FOREVER)] if dead < run.n else []
+        return GroupStore(self.key, tuple(kept))
+
+    def to_table(self) -> pa.Table:
+        """As rows of a table, for a file, one for each run."""
+        rows = [{"side": STORE, "alias": self.key, "held": run.packed} for run in self.runs]
+        return pa.Table.from_pylist(rows, STATE_SCHEMA)
+
+    def count_since(self, low: int) -> int:
+        """How many groups by pane there are from `low` on."""
+        return sum(run.n - int(np.searchsorted(run.panes, low)) for run in self.runs)
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """What a grouped query waits for: its windows that end after `closed` are open."""
+
+    store: GroupStore
+    closed: int = NEVER
+
+    @property
+    def n(self) -> int:
+        """How many groups are open, of all queries that share them."""
+        return self.store.n
+
+    def to_table(self, name: str) -> pa.Table:
+        """As a row of a table, for a file; the groups are rows of their own, those of the store."""
+        row = {"query": name, "side": MEMBER, "numbers": [self.closed], "alias": self.store.key}
+        return pa.Table.from_pylist([row], STATE_SCHEMA)
+
+    @classmethod
+    def from_table(cls, table: pa.Table, name: str, stores: dict[str, GroupStore]) -> GroupState | None:
+        """What `to_table` and the store's gave; `stores` has the groups that were read already."""
+        rows = table.filter(pc.equal(table.column("query"), name)).to_pylist()
+        if not rows:
+            return None
+        row = rows[0]
+        key = row["alias"]
+        if key not in stores:
+            runs = table.filter(pc.and_(pc.equal(table.column("side"), STORE), pc.equal(table.column("alias"), key)))
+            stores[key] = GroupStore(key, tuple(GroupRun.unpacked(run.as_py()) for run in runs.column("held")))
+        return cls(stores[key], row["numbers"][0])
+
+
+MEMBER, STORE = 3, 4
+WaitingState = KindState | GroupState
+"""What a query waits for: tuples that may still match, or groups that may still grow."""
+
+
+def unpacked_waiting(table: pa.Table, query: Query, stores: dict[str, GroupStore] | None = None) -> WaitingState | None:
+    """What a query waited for, as its state was stored; None if it had none. `stores` are the groups read already."""
+    if query.grouping is None:
+        return unpacked_states(table, {query.name: query}).get(query.name)
+    return GroupState.from_table(table, query.name, {} if stores is None else stores)
+
+
+def stores_of(states: Mapping[str, WaitingState]) -> list[GroupStore]:
+    """The open groups of all states, each store once."""
+    return list({id(state.store): state.store for state in states.values() if isinstance(state, GroupState)}.values())
+
+
+# A batch --------------------------------------------------------------------------------------------------------------
+
+
+class GroupMember:
+    """What is asked of the groups of one query, found once."""
+
+    def __init__(self, entry: LiveQuery) -> None:
+        if entry.query.grouping is None:
+            raise AssertionError("a query without groups")
+        self.query, self.grouping = entry.query, entry.query.grouping
+        self.since, self.budget = entry.first_window, entry.budget
+        self.window: GroupWindow = self.grouping.window
+        slots = (slot_of(aggregate) for aggregate in self.grouping.aggregates)
+        self.slots: dict[str, Slot] = {slot.key: slot for slot in slots if slot is not None}
+
+    def low(self, closed: int) -> int:
+        """The earliest start of a window that is open, where those that end by `closed` are not."""
+        if closed == NEVER:
+            return self.since
+        return max(self.since, min(FOREVER, self.window.first_after(closed - self.window.size)))
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """At which times windows begin and end: every so many ticks, from a tick on."""
+        slide = self.window.slide
+        return tuple(dict.fromkeys([(slide, 0), (slide, self.window.size % slide)]))
+
+    def complete(self, store: GroupStore, closed: int, bound: int) -> GroupRun | None:
+        """The groups of the windows that end after `closed` and by `bound`, in panes that are the windows' starts."""
+        size, slide = self.window.size, self.window.slide
+        if bound == NEVER or not store.n:
+            return None
+        first = self.low(closed)
+        last = min((bound - size) // slide * slide, FOREVER)
+        if first != NEVER and first > last:
+            return None
+        pieces: list[GroupRun] = []
+        for run in store.runs:
+            if first != NEVER and (last - first) // slide < self.window.overlap:
+                starts = range(first, last + 1, slide)
+                found = [(run.between(start, start + size), start) for start in starts]
+                pieces += [piece.at(np.full(piece.n, start, np.int64)) for piece, start in found if piece.n]
+                continue
+            base = run.panes // slide * slide
+            for back in range(self.window.overlap):
+                starts_of = base - back * slide
+                within = (starts_of > run.panes - size) & (starts_of >= first) & (starts_of <= last)
+                places = np.flatnonzero(within)
+                if places.size:
+                    pieces.append(run.taken(places).at(starts_of[places]))
+        if not pieces:
+            return None
+        wanted = [
+            GroupRun(p.panes, p.keys, p.counts, {k: p.parts[k] for k in self.slots if k in p.parts}) for p in pieces
+        ]
+        return regrouped(wanted[0]) if len(wanted) == 1 else merged(wanted)
+
+    # Rows ---------------------------------------------------------------------------------------------------------
+
+    def rows(self, run: GroupRun) -> pa.Table:
+        """The rows of complete groups.
+
+        Raises:
+            InputError: a computed number does not fit its column.
+        """
+        columns = self.values(run)
+        chosen = np.arange(run.n)
+        if self.grouping.having is not None:
+            chosen = np.flatnonzero(holds(self.grouping.having, lambda c: from_arrow(columns[c]), run.n))
+        order = np.lexsort([*(order_ranks(key) for key in reversed(run.keys)), run.panes])
+        kept = np.zeros(run.n, np.bool_)
+        kept[chosen] = True
+        chosen = order[kept[order]]
+        if self.grouping.top is not None:
+            chosen = self._first(run, columns, chosen)
+        index = pa.array(chosen)
+        taken = {column: values.take(index) for column, values in columns.items()}
+        arrays = [computed(one.expression, one.type, taken, chosen.size) for one in self.query.outputs]
+        return pa.Table.from_arrays(arrays, schema=self.query.schema)
+
+    def values(self, run: GroupRun) -> dict[Column, pa.Array]:
+        """The keys, values and windows of groups."""
+        grouping, schemas = self.grouping, self.query.schemas
+        columns = {Column(KEY, str(number)): key for number, key in enumerate(run.keys)}
+        for number, (aggregate, type_) in enumerate(zip(grouping.aggregates, grouping.value_types, strict=True)):
+            types = [check(argument, schemas) for argument in aggregate.arguments]
+            values = values_of(run, aggregate, types, type_)
+            columns[Column(VALUE, str(number))] = values if values.type == type_ else values.cast(type_)
+        for name, ticks in ((START, run.panes), (END, run.panes + self.window.size)):
+            columns[Column(WINDOW, name)] = self.time(ticks)
+        return columns
+
+    def time(self, ticks: Array) -> pa.Array:
+        """Ticks as times of the window's type."""
+        type_, units = self.window.type, ticks // self.window.tick
+        if pa.types.is_date(type_):
+            return pa.array(units.astype(np.int32)).view(type_)
+        return pa.array(units).view(type_)
+
+    def _first(self, run: GroupRun, columns: Mapping[Column, pa.Array], chosen: Array) -> Array:
+        """Of groups in order those that QUALIFY wants, in the same order."""
+        top = self.grouping.top
+        if top is None or not chosen.size:
+            return chosen
+        schemas = self.grouping.schemas
+        index = pa.array(chosen)
+        taken = {column: values.take(index) for column, values in columns.items()}
+        ranks = []
+        for expression, descends, nulls_first in top.order:
+            values = computed(expression, check(expression, schemas), taken, chosen.size)
+            ranks.append(order_ranks(values, descends=descends, nulls_first=nulls_first))
+        parts = [run.panes[chosen], *(order_ranks(run.keys[key].take(index)) for key in top.partition)]
+        # Ties are in the order of the keys, which they have already.
+        order = np.lexsort([*reversed(ranks), *reversed(parts)])
+        starts = np.ones(order.size, np.bool_)
+        starts[1:] = np.logical_or.reduce([part[order][1:] != part[order][:-1] for part in parts])
+        begins = np.flatnonzero(starts)
+        number = np.arange(order.size) - np.repeat(begins, np.diff([*begins, order.size]))
+        return chosen[np.sort(order[number < top.most])]
+
+    def check_budget(self, budget: Budget, store: GroupStore, low: int) -> None:
+        """Refuse more open groups than the query may have.
+
+        Raises:
+            BudgetExceededError: there are more.
+        """
+        if budget.rows is None and budget.bytes is None:
+            return
+        groups = store.count_since(low)
+        size = store.nbytes * groups // max(1, store.n)
+        for kind, limit, held in (("rows", budget.rows, groups), ("bytes", budget.bytes, size)):
+            if limit is not None and held > limit:
+                raise BudgetExceededError(kind, limit, held, f"{groups:,} open groups")
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """What a query has after a batch: its state and its rows, or why it failed."""
+
+    state: GroupState | None
+    rows: pa.Table
+    failure: Exception | None = None
+
+
+class FeedStep:
+    """One batch of one feed: its rows into the groups, and the groups that are complete out of them."""
+
+    def __init__(self, feed: GroupFeed, rows: pa.Table, progress: StreamProgress, batch: int) -> None:
+        self._feed, self._rows, self._batch = feed, rows.combine_chunks(), batch
+        self._members = {name: GroupMember(entry) for name, entry in feed.members.items()}
+        query = feed.live.query
+        one = next(iter(feed.members.values())).query
+        self._bound = min(bounds_by_stream(one, progress).values())
+        names = {output.expression: output.name for output in query.outputs}
+        self._columns = {
+            column: _chunk(self._rows.column(name)) for column, name in names.items() if isinstance(column, Column)
+        }
+        self._query, self._grouping = one, _grouping(one)
+        self._computed: dict[Expression, pa.Array] = {}
+
+    def run(self, states: Mapping[str, GroupState]) -> dict[str, MemberResult]:
+        """What each member has after the batch, where `states` is what those that are not new had before."""
+        results: dict[str, MemberResult] = {}
+        working = dict(self._members)
+        try:
+            self._keys()
+        except InputError as error:
+            return {name: self._failed(name, error) for name in working}
+        for name, member in self._members.items():
+            try:
+                for slot in member.slots.values():
+                    for argument in slot.arguments:
+                        self._argument(argument)
+            except InputError as error:
+                results[name] = self._failed(name, error)
+                del working[name]
+        founder = min(self._feed.members.values(), key=lambda entry: entry.serial)
+        fresh = GroupState(GroupStore(f"{founder.serial}-{self._batch}"))
+        known = [states[name].store for name in working if name in states]
+        shared = known[0] if known else fresh.store
+        by_store: dict[str, dict[str, GroupState]] = {}
+        for name in working:
+            state = states.get(name) or GroupState(shared)
+            by_store.setdefault(state.store.key, {})[name] = state
+        for own in by_store.values():
+            results |= self._advance({name: working[name] for name in own}, own)
+        return results
+
+    def _failed(self, name: str, error: Exception) -> MemberResult:
+        return MemberResult(None, self._members[name].query.schema.empty_table(), error)
+
+    # Rows in ------------------------------------------------------------------------------------------------------
+
+    def _argument(self, expression: Expression) -> pa.Array:
+        if expression not in self._computed:
+            type_ = check(expression, self._query.schemas)
+            self._computed[expression] = _chunk(computed(expression, type_, self._columns, self._rows.num_rows))
+        return self._computed[expression]
+
+    def _keys(self) -> list[pa.Array]:
+        grouping = self._grouping
+        for key, type_ in zip(grouping.keys, grouping.key_types, strict=True):
+            if key not in self._computed:
+                values = computed(key, type_, self._columns, self._rows.num_rows)
+                self._computed[key] = _chunk(values)
+        return [keys_without_signs(self._computed[key]) for key in grouping.keys]
+
+    @cached_property
+    def _times(self) -> Array:
+        """When each row is, in ticks."""
+        alias = self._grouping.window.alias
+        latest = np.full(self._rows.num_rows, NEVER, np.int64)
+        for source in self._query.sources:
+            if alias in (None, source.alias):
+                column = self._columns[Column(source.alias, source.stream.time)]
+                latest = np.maximum(latest, to_ticks(column, source.stream.tick_ns or 1)[0])
+        return latest
+
+    def _lifted(self, members: Mapping[str, GroupMember], low: int) -> GroupRun | None:
+        """The rows from `low` on as a run."""
+        longest = max(member.window.size for member in members.values())
+        # At the very ends of time a window would have no start, or no end.
+        first, last = max(low, NEVER + 2 * longest), FOREVER - 2 * longest
+        times = self._times
+        within = (times >= first) & (times < last)
+        if not within.any():
+            return None
+        places = None if within.all() else pa.array(np.flatnonzero(within))
+
+        def chosen(array: pa.Array) -> pa.Array:
+            return array if places is None else array.take(places)
+
+        edges = {edge for member in members.values() for edge in member.edges}
+        slots = {key: slot for member in members.values() for key, slot in member.slots.items()}
+        panes = pane_starts(times[within], edges)
+        keys = [chosen(key) for key in self._keys()]
+        return run_of_rows(panes, keys, lambda one: chosen(self._argument(one)), list(slots.values()))
+
+    # Groups out ---------------------------------------------------------------------------------------------------
+
+    def _advance(self, members: Mapping[str, GroupMember], states: Mapping[str, GroupState]) -> dict[str, MemberResult]:
+        """The batch for members that share a store."""
+        store = next(iter(states.values())).store
+        low = min(member.low(states[name].closed) for name, member in members.items())
+        lifted = self._lifted(members, low) if self._rows.num_rows else None
+        if lifted is not None:
+            store = store.joined_by(lifted)
+        results: dict[str, MemberResult] = {}
+        complete: dict[tuple[object, ...], GroupRun | None] = {}
+        for name, member in members.items():
+            try:
+                state, empty = states[name], member.query.schema.empty_table()
+                member.check_budget(member.budget, store, member.low(state.closed))
+                closed = max(self._bound, state.closed)
+                key = (member.window.size, member.window.slide, member.since, state.closed, *sorted(member.slots))
+                if key not in complete:
+                    complete[key] = member.complete(store, state.closed, closed)
+                run = complete[key]
+                rows = empty if run is None else member.rows(run)
+                results[name] = MemberResult(GroupState(store, closed), rows)
+            except MemoryError:
+                raise
+            except Exception as error:
+                results[name] = self._failed(name, error)
+        open_ = {name: one.state.closed for name, one in results.items() if one.state is not None}
+        if not open_:
+            return results
+        left = store.since(min(members[name].low(closed) for name, closed in open_.items()))
+        return {
+            name: one if one.state is None else replace(one, state=GroupState(left, one.state.closed))
+            for name, one in results.items()
+        }
+
+
+def pane_starts(times: Array, edges: Iterable[tuple[int, int]]) -> Array:
+    """The last time at or before each one at which some window begins or ends; `edges` as of `GroupMember`."""
+    every = sorted(edges)
+    low, high = int(times.min()), int(times.max())
+    marks = sum((high - low) // slide + 2 for slide, _ in every)
+    if len(every) > 1 and marks < times.size:
+        found = [
+            np.arange((low - first) // slide, (high - first) // slide + 1) * slide + first for slide, first in every
+        ]
+        sorted_marks = np.unique(np.concatenate(found))
+        starts: Array = sorted_marks[np.searchsorted(sorted_marks, times, side="right") - 1]
+        return starts
+    starts = np.full(times.size, NEVER)
+    for slide, first in every:
+        starts = np.maximum(starts, (times - first) // slide * slide + first)
+    return starts
+
+
+def _grouping(query: Query) -> Grouping:
+    if query.grouping is None:
+        raise AssertionError("a query without groups")
+    return query.grouping
+
+
+def _chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def open_groups(member: GroupMember, state: GroupState, limit: int) -> tuple[list[tuple[int, int]], int]:
+    """The windows that are open with their number of groups, the oldest `limit` of them, and how many there are."""
+    window, counts = member.window, dict[int, int]()
+    low = member.low(state.closed)
+    for run in state.store.runs:
+        base = run.panes // window.slide * window.slide
+        for back in range(window.overlap):
+            starts = base - back * window.slide
+            within = (starts > run.panes - window.size) & (starts >= low)
+            for start, count in zip(*np.unique(starts[within], return_counts=True), strict=True):
+                counts[int(start)] = counts.get(int(start), 0) + int(count)
+    return sorted(counts.items())[:limit], len(counts)

@@ -1,0 +1,306 @@
+"""Grouped ad-hoc queries in the core: the oracle, sharing, stored state, and cases by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamjoin.adhoc import Stream
+from streamjoin.model.errors import BudgetExceededError, InputError
+from streamjoin.queries.core.budgets import Budget
+from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
+from streamjoin.queries.core.groups import GroupStore, stores_of, unpacked_waiting
+from streamjoin.queries.core.kinds import joined_states
+from streamjoin.queries.core.settings import Settings
+from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import open_core
+from tests.oracles import groups_oracle as oracle
+from tests.oracles.groups_oracle import Life, Meaning
+from tests.seeds import examples
+
+SCHEMA = pa.schema({"k": pa.string(), "f": pa.float64(), "i": pa.int64(), "t": pa.int64()})
+STREAMS = [Stream(name, SCHEMA, "t") for name in ("a", "b", "c")]
+OUTPUTS: dict[str, tuple[str, Any]] = {
+    "n": ("count(*)", len),
+    "nf": ("count({0}.f)", lambda rows, x: len(oracle.present([row[x]["f"] for row in rows]))),
+    "sf": ("sum({0}.f)", lambda rows, x: oracle.total([row[x]["f"] for row in rows])),
+    "af": ("avg({0}.f)", lambda rows, x: oracle.average([row[x]["f"] for row in rows])),
+    "si": ("sum({0}.i)", lambda rows, x: oracle.total([row[x]["i"] for row in rows])),
+    "lo": ("min({0}.f)", lambda rows, x: oracle.least([row[x]["f"] for row in rows])),
+    "hi": ("max({0}.i)", lambda rows, x: oracle.least([row[x]["i"] for row in rows], max)),
+    "ls": ("min({0}.k)", lambda rows, x: oracle.least([row[x]["k"] for row in rows])),
+    "df": ("count(DISTINCT {0}.f)", lambda rows, x: oracle.distinct([row[x]["f"] for row in rows])),
+    "mf": ("median({0}.f)", lambda rows, x: oracle.middle([row[x]["f"] for row in rows])),
+    "am": ("arg_max({0}.f, {0}.i)", lambda rows, x: oracle.best([(row[x]["f"], row[x]["i"]) for row in rows], max)),
+}
+KEYS: dict[str, Any] = {
+    "{0}.k": lambda x: lambda row: row[x]["k"],
+    "{0}.f": lambda x: lambda row: row[x]["f"],
+    "{0}.i % 2": lambda x: (
+        lambda row: None if row[x]["i"] is None else abs(row[x]["i"]) % 2 * (-1) ** (row[x]["i"] < 0)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class GroupQuery:
+    name: str
+    text: str
+    meaning: Meaning
+    life: Life
+
+
+@dataclass(frozen=True)
+class GroupCase:
+    batches: list[dict[str, list[dict[str, Any]]]]
+    lateness: int
+    queries: list[GroupQuery]
+
+    def tables(self, batch: int) -> dict[str, pa.Table]:
+        return {name: pa.Table.from_pylist(rows, SCHEMA) for name, rows in self.batches[batch].items()}
+
+    def wanted(self, query: GroupQuery) -> list[list[dict[str, Any]]]:
+        return oracle.rows_by_batch(self.batches, self.lateness, query.meaning, query.life)
+
+
+FLOATS = st.sampled_from([None, 0.0, -0.0, 1.0, 0.1, -2.5, 1e16, -1e16, 5e-324, 1.7e308, math.nan, math.inf, -math.inf])
+INTS = st.sampled_from([None, 0, 1, -3, 7, 2**62, -(2**63), 2**63 - 1])
+
+
+@st.composite
+def group_queries(draw: st.DrawFn, number: int, batches: int, shape: tuple[int, int] | None) -> GroupQuery:
+    count, reach = shape or (draw(st.integers(1, 3)), draw(st.integers(1, 4)))
+    aliases = dict(zip("xyz", "aba" if draw(st.booleans()) else "abc", strict=True))
+    streams = {alias: aliases[alias] for alias in "xyz"[:count]}
+    text = f"FROM {streams['x']} x"
+    for before, alias in zip("xy", "yz", strict=True):
+        if alias in streams:
+            text += f" JOIN {streams[alias]} {alias} WITHIN {reach} UNITS ON {before}.k = {alias}.k"
+    size = draw(st.integers(1, 12))
+    slide = draw(st.sampled_from([size, size, 1, max(1, size // 2), max(1, size - 1)]))
+    time = draw(st.sampled_from([None, *streams]))
+    keys = draw(st.lists(st.tuples(st.sampled_from([*KEYS]), st.sampled_from([*streams])), max_size=2, unique=True))
+    names = draw(st.lists(st.sampled_from([*OUTPUTS]), min_size=1, max_size=4, unique=True))
+    owner = draw(st.sampled_from([*streams]))
+    column = "" if time is None else f"{time}.t, "
+    window = f"TUMBLE({column}{size})" if slide == size else f"HOP({column}{slide}, {size})"
+    key_texts = [key.format(alias) for key, alias in keys]
+    selected = [f"{key} AS k{n}" for n, key in enumerate(key_texts)]
+    selected += [f"{OUTPUTS[name][0].format(owner)} AS {name}" for name in names]
+    text = f"SELECT window_start, window_end, {', '.join(selected)} {text} GROUP BY {', '.join([window, *key_texts])}"
+    having, top = draw(st.integers(0, 3)) == 0, draw(st.integers(0, 2)) == 0
+    if having:
+        text += " HAVING count(*) > 1" if "n" not in names else " HAVING n > 1"
+    ranked = "n" if "n" in names else names[0]
+    if top and ranked not in ("ls",):
+        text += f" QUALIFY row_number() OVER (PARTITION BY window_end ORDER BY {ranked} DESC) <= 2"
+    outputs = {}
+    for name in names:
+        make = OUTPUTS[name][1]
+        outputs[name] = make if name == "n" else (lambda rows, make=make: make(rows, owner))
+    meaning = Meaning(
+        streams,
+        reach,
+        time,
+        size,
+        slide,
+        [KEYS[key](alias) for key, alias in keys],
+        {**outputs, **({} if "n" in names else {"#n": len})},
+        (lambda group: group["n" if "n" in group else "#n"] > 1) if having else (lambda group: True),
+        (ranked, 2) if top and ranked not in ("ls",) else None,
+    )
+    begin = draw(st.sampled_from([0, 0, 1, batches - 1]))
+    middle = draw(st.sampled_from([begin + 1, batches, batches + 2, batches + 2]))
+    again = middle + draw(st.integers(1, 2)) if draw(st.booleans()) else batches + 9
+    end = draw(st.sampled_from([batches + 9, again + 1]))
+    runs = [(begin, middle), (again, end)] if again < batches else [(begin, middle)]
+    return GroupQuery(f"q{number}", text, meaning, Life(runs))
+
+
+@st.composite
+def group_cases(draw: st.DrawFn) -> GroupCase:
+    count, lateness = draw(st.integers(2, 5)), draw(st.integers(0, 3))
+    shape = draw(st.none() | st.tuples(st.integers(1, 2), st.just(2)))
+    queries = [draw(group_queries(n, count + 1, shape)) for n in range(draw(st.integers(1, 4)))]
+    batches, now = [], 0
+    for _ in range(count):
+        tuples = {}
+        for stream in draw(st.sampled_from(["abc", "abc", "ab", "a", "c"])):
+            times = draw(st.lists(st.integers(now - lateness - 1, now + 5), min_size=1, max_size=6))
+            tuples[stream] = [
+                {"k": draw(st.sampled_from(["p", "p", "q", None])), "f": draw(FLOATS), "i": draw(INTS), "t": time}
+                for time in times
+            ]
+        batches.append(tuples)
+        now += draw(st.integers(0, 6))
+    batches.append({stream: [{"k": "z", "f": None, "i": 0, "t": now + 40}] for stream in "abc"})
+    return GroupCase(batches, lateness, queries)
+
+
+def plain(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows in which NaN equals itself."""
+    return [
+        {name: oracle.NAN if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+        for row in table.to_pylist()
+    ]
+
+
+def stored(core: Any, case: GroupCase, chosen: Settings) -> Any:
+    """A core whose state went through files."""
+    state = core.snapshot()
+    tables = [one.to_table(name) for name, one in state.kinds.items()]
+    table = joined_states([*tables, *(store.to_table() for store in stores_of(state.kinds))])
+    stores: dict[str, GroupStore] = {}
+    kinds = {name: unpacked_waiting(table, state.registry.queries[name].query, stores) for name in state.kinds}
+    other = open_core(STREAMS, chosen)
+    other.restore(replace(state, kinds=kinds))
+    return other
+
+
+def check(case: GroupCase, chosen: Settings, *, stores: bool = False) -> None:
+    core: Any = open_core(STREAMS, chosen)
+    wanted = {query.name: case.wanted(query) for query in case.queries}
+    last = len(case.batches)
+    for batch in range(last):
+        for query in case.queries:
+            for number, (begin, end) in enumerate(query.life.runs):
+                if end == batch:
+                    core.apply([Pause(query.name) if number + 1 < len(query.life.runs) else Drop(query.name)])
+                if begin == batch:
+                    core.apply([Resume(query.name) if number else Create(query.name, query.text)])
+        if stores:
+            core = stored(core, case, chosen)
+        found = core.process(batch, case.tables(batch))
+        assert not core.report.failures
+        for query in case.queries:
+            rows = [] if query.name not in found else plain(found[query.name])
+            hidden = [{k: v for k, v in row.items() if k != "#n"} for row in wanted[query.name][batch]]
+            assert rows == hidden, (query.text, batch, rows, hidden)
+
+
+@given(group_cases(), st.sampled_from(["cost", "everything", "nothing"]))
+@settings(max_examples=examples(60), deadline=None)
+def test_rows_are_those_of_the_oracle_batch_by_batch_and_in_order(case: GroupCase, sharing: Any) -> None:
+    check(case, Settings(lateness=case.lateness, future=None, sharing=sharing, replan_every=2))
+
+
+@given(group_cases(), st.sampled_from(["cost", "nothing"]))
+@settings(max_examples=examples(25), deadline=None)
+def test_rows_are_the_same_when_the_state_is_stored_before_every_batch(case: GroupCase, sharing: Any) -> None:
+    check(case, Settings(lateness=case.lateness, future=None, sharing=sharing), stores=True)
+
+
+# By hand --------------------------------------------------------------------------------------------------------------
+
+
+def tuples(*rows: tuple[Any, ...]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(("t", "k", "f"), row, strict=False)) for row in rows], SCHEMA)
+
+
+COUNT = "SELECT window_end, x.k, count(*) AS n FROM a x GROUP BY x.k, TUMBLE(x.t, 10)"
+
+
+def test_queries_over_one_join_share_its_rows_whatever_their_windows() -> None:
+    core = Shared(STREAMS, Settings(lateness=0))
+    join = "FROM a x JOIN b y WITHIN 2 UNITS ON x.k = y.k GROUP BY x.k, "
+    texts = [f"SELECT x.k, max(y.f) AS top {join}TUMBLE(x.t, {size})" for size in range(2, 30)]
+    texts += [f"SELECT x.k, count(*) AS n, sum(x.f) AS s {join}HOP(x.t, 1, {size})" for size in range(2, 10)]
+    core.apply([Create(f"q{n}", text) for n, text in enumerate(texts)])
+    rows = tuples(*((time, "p", 1.0) for time in range(40)))
+    core.process(0, {"a": rows, "b": rows})
+    (feed,) = core.snapshot().registry.feeds.values()
+    assert len(feed.members) == len(texts) and list(core.snapshot().registry.running) == [feed.name]
+    assert len(stores_of(core.snapshot().kinds)) == 1
+    assert core.costs().keys() == {f"q{n}" for n in range(len(texts))}
+    assert {name for root in core.explain().roots for name in root.step.queries} == core.costs().keys()
+
+
+def test_a_group_explosion_pauses_that_query_alone() -> None:
+    core = Shared(STREAMS, Settings(lateness=0))
+    wide = "SELECT x.f, count(*) AS n FROM a x GROUP BY x.f, TUMBLE(x.t, 1000)"
+    core.apply([Create("wide", wide, budget=Budget(rows=30)), Create("calm", COUNT, budget=Budget(rows=30))])
+    core.apply([Create("free", wide)])
+    for batch in range(4):
+        core.process(batch, {"a": tuples(*((batch, "p", float(100 * batch + n)) for n in range(10)))})
+        assert list(core.report.failures) == (["wide"] if batch == 3 else [])
+        if batch == 3:
+            error = core.report.failures["wide"]
+            assert isinstance(error, BudgetExceededError) and "40 open groups" in str(error)
+    rows = core.process(4, {"a": tuples((2000, "p", 0.0))})
+    assert rows["free"].num_rows == 40 and rows["calm"].to_pylist() == [{"window_end": 10, "k": "p", "n": 40}]
+    # It begins anew with the first window after all that came.
+    core.apply([Resume("wide")])
+    core.process(5, {"a": tuples((2500, "p", 1.0), (3001, "p", 2.0), (3999, "p", 3.0))})
+    assert core.process(6, {"a": tuples((5000, "q", 1.0))})["wide"].to_pylist() == [
+        {"f": 2.0, "n": 1},
+        {"f": 3.0, "n": 1},
+    ]
+
+
+def test_an_expression_that_fails_pauses_its_query_and_not_those_that_share_the_join() -> None:
+    core = Shared(STREAMS, Settings(lateness=0))
+    core.apply([Create("bad", "SELECT sum(x.i * x.i) AS s, window_end FROM a x GROUP BY x.k, TUMBLE(x.t, 10)")])
+    core.apply([Create("good", COUNT)])
+    rows = pa.Table.from_pylist([{"t": 1, "k": "p", "i": 2**62}], SCHEMA)
+    core.process(0, {"a": rows})
+    assert list(core.report.failures) == ["bad"] and isinstance(core.report.failures["bad"], InputError)
+    assert core.process(1, {"a": tuples((20, "p"))})["good"].to_pylist() == [{"window_end": 10, "k": "p", "n": 1}]
+
+
+def test_the_first_window_begins_after_all_that_came_before_the_create_and_the_reach_of_the_join() -> None:
+    core = Shared(STREAMS, Settings(lateness=0))
+    core.process(0, {"a": tuples((18, "p")), "b": tuples((7, "p"))})
+    core.apply([Create("one", COUNT)])
+    core.apply(
+        [Create("two", "SELECT count(*) AS n FROM a x JOIN b y WITHIN 3 UNITS ON x.k = y.k GROUP BY TUMBLE(10)")]
+    )
+    queries = core.queries
+    assert queries["one"].first_window == 20 and queries["two"].first_window == 30
+
+
+def test_sums_that_leave_their_type_are_null() -> None:
+    core = Shared(STREAMS, Settings(lateness=0))
+    core.apply([Create("q", "SELECT sum(x.i) AS s, avg(x.i) AS a FROM a x GROUP BY TUMBLE(x.t, 10)")])
+    core.process(0, {"a": pa.Table.from_pylist([{"t": 1, "i": 2**63 - 1}, {"t": 2, "i": 2**63 - 1}], SCHEMA)})
+    assert core.process(1, {"a": tuples((20, "p"))})["q"].to_pylist() == [{"s": None, "a": float(2**63 - 1)}]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.bool_(), [True, None, False, True]),
+        (pa.date32(), [3, 1, None, 3]),
+        (pa.decimal128(30, 2), ["1.25", None, "7.00", "1.25"]),
+        (pa.timestamp("ms", "UTC"), [5, 6, None, 5]),
+        (pa.binary(), [b"b", b"", None, b"b"]),
+        (pa.dictionary(pa.int32(), pa.string()), ["x", "y", None, "x"]),
+        (pa.float32(), [1.5, math.nan, None, 1.5]),
+        (pa.uint64(), [2**64 - 1, 0, None, 2**64 - 1]),
+    ],
+)
+def test_keys_and_extremes_of_any_type_that_can_be_compared(type_: pa.DataType, values: list[Any]) -> None:
+    from decimal import Decimal
+
+    exact = [Decimal(value) if pa.types.is_decimal(type_) and value else value for value in values]
+    stream = Stream("s", pa.schema({"v": type_, "t": pa.int64()}), "t")
+    core = Shared([stream], Settings(lateness=0))
+    core.apply([Create("keys", "SELECT v, count(*) AS n FROM s GROUP BY v, TUMBLE(t, 10)")])
+    core.apply(
+        [Create("ends", "SELECT min(v) AS lo, max(v) AS hi, count(DISTINCT v) AS d FROM s GROUP BY TUMBLE(t, 10)")]
+    )
+    core.process(0, {"s": pa.table([pa.array(exact, type_), pa.array([1, 2, 3, 4])], schema=stream.schema)})
+    other = Shared([stream], Settings(lateness=0))
+    other.restore(core.snapshot())
+    rows = other.process(1, {"s": pa.table([pa.nulls(1, type_), pa.array([50])], schema=stream.schema)})
+    assert sorted(rows["keys"]["n"].to_pylist()) == [1, 1, 2] and rows["keys"]["v"].to_pylist()[-1] is None
+    assert rows["ends"]["d"].to_pylist() == [2]
+    if not pa.types.is_floating(type_):
+        plain_values = pa.array(exact, type_).cast(rows["ends"].schema.field("lo").type).drop_null().to_pylist()
+        assert rows["ends"]["lo"].to_pylist() == [min(plain_values)]
+        assert rows["ends"]["hi"].to_pylist() == [max(plain_values)]

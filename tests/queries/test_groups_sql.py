@@ -1,0 +1,138 @@
+"""What grouped queries may say: their meaning, their types, and every refusal at its place."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import streamjoin as sj
+from streamjoin.queries.language.grouping import GroupWindow
+from streamjoin.queries.language.plan import Query, Stream
+from streamjoin.queries.language.sql import parse
+
+TRADES = Stream("trades", pa.schema({"ts": pa.timestamp("us"), "sym": pa.string(), "px": pa.float64()}), "ts")
+QUOTES = Stream("quotes", pa.schema({"ts": pa.timestamp("us"), "sym": pa.string(), "bid": pa.float64()}), "ts")
+DAYS = Stream("days", pa.schema({"d": pa.date32(), "n": pa.decimal128(10, 2)}), "d")
+NUMBERS = Stream("numbers", pa.schema({"t": pa.int32(), "v": pa.int16(), "l": pa.list_(pa.int64())}), "t")
+JOIN = "FROM trades t JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym"
+MINUTE = "TUMBLE(t.ts, INTERVAL '1' MINUTE)"
+
+
+def read(text: str) -> Query:
+    return parse(text, [TRADES, QUOTES, DAYS, NUMBERS])
+
+
+def test_a_grouped_query_reads_what_its_keys_aggregates_and_windows_need() -> None:
+    query = read(
+        f"SELECT t.sym, window_start, window_end, count(*) AS n, max(q.bid) AS top, sum(t.px) / count(t.px) AS mean "
+        f"{JOIN} WHERE t.px > 1 GROUP BY t.sym, {MINUTE} HAVING n > 3 AND sum(t.px) > 2 "
+        "QUALIFY row_number() OVER (PARTITION BY window_end ORDER BY n DESC, t.sym NULLS FIRST) <= 10"
+    )
+    types = [pa.string(), pa.timestamp("us"), pa.timestamp("us"), pa.int64(), pa.float64(), pa.float64()]
+    assert query.schema.types == types
+    assert [str(output.expression) for output in query.feed.outputs] == ["t.px", "t.sym", "t.ts", "q.bid"]
+    grouping = query.grouping
+    assert grouping is not None and grouping.top is not None
+    assert [str(aggregate) for aggregate in grouping.aggregates] == [
+        "COUNT(*)",
+        "MAX(q.bid)",
+        "SUM(t.px)",
+        "COUNT(t.px)",
+    ]
+    assert grouping.top.most == 10 and [order[1:] for order in grouping.top.order] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("window", "wanted"),
+    [
+        (MINUTE, ("t", 60, 60)),
+        ("HOP(t.ts, INTERVAL '10' SECOND, INTERVAL '1' MINUTE)", ("t", 60, 10)),
+        ("window(q.ts, '1 minute')", ("q", 60, 60)),
+        ("window(t.ts, '1 minute', '30 seconds')", ("t", 60, 30)),
+        ("TUMBLE(INTERVAL '1 minute')", (None, 60, 60)),
+        ("tumble(INTERVAL 1 MINUTE)", (None, 60, 60)),
+    ],
+)
+def test_windows_as_flink_and_spark_write_them(window: str, wanted: tuple[str | None, int, int]) -> None:
+    grouping = read(f"SELECT count(*) AS n {JOIN} GROUP BY {window}").grouping
+    assert grouping is not None
+    alias, size, slide = wanted
+    assert grouping.window == GroupWindow(alias, size * 10**9, slide * 10**9, pa.timestamp("us"))
+
+
+def test_distinct_is_a_group_without_aggregates() -> None:
+    query = read(f"SELECT DISTINCT upper(t.sym) AS s, {MINUTE} {JOIN}")
+    assert query.schema.names == ["s", "window_start", "window_end"]
+    assert query.grouping is not None and not query.grouping.aggregates
+
+
+def test_keys_may_be_outputs_and_windows_have_the_type_of_the_time() -> None:
+    query = read("SELECT n * 2 AS twice, window.end, sum(n) AS s FROM days GROUP BY twice, TUMBLE(INTERVAL '7' DAY)")
+    assert query.schema.types == [pa.decimal128(38, 2), pa.date32(), pa.decimal128(38, 2)]
+    hours = read("SELECT window_start FROM days GROUP BY TUMBLE(d, INTERVAL '6' HOUR)")
+    assert hours.schema.types == [pa.timestamp("s")]
+    assert read("SELECT window_end, avg(v) AS v FROM numbers GROUP BY HOP(t, 5, 20)").schema.types == [
+        pa.int64(),
+        pa.float64(),
+    ]
+
+
+REFUSED = [
+    (f"SELECT t.px, count(*) AS n {JOIN} GROUP BY t.sym, {MINUTE}", "neither in GROUP BY nor inside", "t.px"),
+    (f"SELECT count(*) AS n {JOIN}", "add GROUP BY TUMBLE", "count(*)"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym", "need a window of time", "GROUP BY"),
+    (f"SELECT t.sym {JOIN} GROUP BY SESSION(t.ts, INTERVAL '1' MINUTE)", "sessions are not offered", "SESSION"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} ORDER BY t.sym", "QUALIFY row_number", "ORDER BY"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} LIMIT 3", "QUALIFY row_number", "LIMIT"),
+    (f"SELECT t.sym {JOIN} HAVING 1 = 1", "HAVING follows GROUP BY", "HAVING"),
+    (f"SELECT DISTINCT t.sym {JOIN}", "DISTINCT needs a window", "DISTINCT"),
+    (f"SELECT DISTINCT t.sym {JOIN} GROUP BY t.sym, {MINUTE}", "leave DISTINCT out", "DISTINCT"),
+    (f"SELECT first(t.px) AS f {JOIN} GROUP BY {MINUTE}", r"ARG_MIN\(t.px, t.ts\)", "first(t.px)"),
+    (f"SELECT sum(t.sym) AS s {JOIN} GROUP BY {MINUTE}", "SUM takes numbers", "sum(t.sym)"),
+    (f"SELECT count(*) {JOIN} GROUP BY {MINUTE}", "needs a name", "count(*)"),
+    (f"SELECT * {JOIN} GROUP BY {MINUTE}", "no place beside GROUP BY", "*"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, TUMBLE(t.px, INTERVAL '1' MINUTE)", "over the time of a stream", "t.px"),
+    (
+        f"SELECT t.sym {JOIN} GROUP BY t.sym, TUMBLE(t.ts, INTERVAL '1' MONTH)",
+        "no length of a window",
+        "INTERVAL '1' M",
+    ),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, TUMBLE(t.ts, 60)", "INTERVAL '1' MINUTE", "60"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, TUMBLE(t.ts)", "write TUMBLE", "TUMBLE(t.ts)"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, HOP(INTERVAL '2' DAY, INTERVAL '1' DAY)", "would be lost", "HOP"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, HOP(INTERVAL '1' SECOND, INTERVAL '9' DAY)", "10,000 at most", "HOP"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE}, TUMBLE(INTERVAL '1' DAY)", "one window", "TUMBLE(INTERVAL"),
+    (f"SELECT t.sym {JOIN} GROUP BY 1, {MINUTE}", "a key is over columns", "1"),
+    ("SELECT count(*) AS n FROM numbers GROUP BY l, TUMBLE(5)", "list", "l"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} HAVING t.px > 1", "neither in GROUP BY", "t.px"),
+    (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} HAVING count(*)", "boolean", "count(*)"),
+    (
+        f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} QUALIFY rank() OVER (PARTITION BY window_end ORDER BY t.sym) = 1",
+        "QUALIFY chooses the first",
+        "rank",
+    ),
+    (
+        f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} "
+        "QUALIFY row_number() OVER (PARTITION BY t.sym ORDER BY window_end) = 1",
+        "PARTITION BY needs window_end",
+        "t.sym",
+    ),
+    (
+        "SELECT t.sym FROM trades t JOIN quotes q WITHIN 3 ROWS ON t.sym = q.sym GROUP BY t.sym, " + MINUTE,
+        "leave the column out",
+        "t.ts",
+    ),
+    (
+        "SELECT t.sym FROM trades t LEFT JOIN quotes q WITHIN 3 SECONDS ON t.sym = q.sym GROUP BY t.sym, " + MINUTE,
+        "rows of inner joins",
+        "GROUP BY",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "marked"), REFUSED)
+def test_refuses_at_the_place(text: str, message: str, marked: str) -> None:
+    with pytest.raises(sj.QueryError, match=message) as caught:
+        read(text)
+    error = caught.value
+    assert text[error.column - 1 :].startswith(marked), (text[error.column - 1 :], str(error))
