@@ -107,15 +107,14 @@ REFUSED = [
     (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} HAVING t.px > 1", "neither in GROUP BY", "t.px"),
     (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} HAVING count(*)", "boolean", "count(*)"),
     (
-        f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} QUALIFY rank() OVER (PARTITION BY window_end ORDER BY t.sym) = 1",
+        f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} QUALIFY rank() OVER (ORDER BY t.sym) = 1",
         "QUALIFY chooses the first",
         "rank",
     ),
     (
-        f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} "
-        "QUALIFY row_number() OVER (PARTITION BY t.sym ORDER BY window_end) = 1",
+        f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} QUALIFY row_number() OVER (PARTITION BY sym ORDER BY sym) = 1",
         "PARTITION BY needs window_end",
-        "t.sym",
+        "sym",
     ),
     (
         "SELECT t.sym FROM trades t JOIN quotes q WITHIN 3 ROWS ON t.sym = q.sym GROUP BY t.sym, " + MINUTE,

@@ -17,7 +17,7 @@ from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.terms import BandTerm
 from streamjoin.queries.core.budgets import UNLIMITED, Budget
 from streamjoin.queries.core.gathering import Gatherer, reference_schema
-from streamjoin.queries.core.groups import FeedKey, GroupFeed, feed_key, feeds_of, first_window
+from streamjoin.queries.core.groups import FeedKey, GroupFeed, GroupMember, feed_key, feeds_of, first_window
 from streamjoin.queries.core.probe_plan import Paths
 from streamjoin.queries.core.retention import Shape, shape_of, shape_of_windows
 from streamjoin.queries.core.selection_tables import Selected
@@ -174,6 +174,11 @@ class LiveQuery:
     def feed_key(self) -> FeedKey:
         """What it has in common with other grouped queries that can share its rows."""
         return feed_key(self)
+
+    @cached_property
+    def member(self) -> GroupMember:
+        """What it asks of groups."""
+        return GroupMember(self)
 
     @cached_property
     def first_window(self) -> int:

@@ -38,7 +38,8 @@ _CHOICES: Final[Mapping[str, SlotKind]] = {
     "SUM": "sum",
     "AVG": "sum",
 }
-_DENSE: Final = 1 << 40
+_DENSE: Final = 8
+"""Numbers are marked rather than sorted if there are no more than so many times the rows."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,28 @@ def _encoded(array: pa.Array) -> tuple[Array, int]:
     return found.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(found.dictionary)
 
 
-def number_groups(panes: Array, keys: Sequence[pa.Array]) -> tuple[Array, Array]:
-    """The group of each row, numbered in order of appearance, and the first row of each group."""
-    codes, size = _encoded(pa.array(panes))
-    for key in keys:
+def number_keys(keys: Sequence[pa.Array], n: int) -> tuple[Array, Array]:
+    """The distinct key of each of `n` rows, numbered in order of appearance, and the first row of each."""
+    if not keys:
+        return np.zeros(n, np.int64), np.zeros(min(n, 1), np.int64)
+    ids, size = _encoded(keys[0])
+    for key in keys[1:]:
         own, count = _encoded(key)
-        if size * count > _DENSE:
-            codes, size = _encoded(pa.array(codes))
-        codes, size = codes * count + own, size * count
-    ids, n = (codes, size) if not keys else _encoded(pa.array(codes))
-    firsts = np.empty(n, np.int64)
+        ids, size = _encoded(pa.array(ids * count + own))
+    firsts = np.empty(size, np.int64)
     # Of several rows the last one that is written stays.
-    firsts[ids[::-1]] = np.arange(ids.size)[::-1]
+    firsts[ids[::-1]] = np.arange(n)[::-1]
     return ids, firsts
+
+
+def number_codes(codes: Array, size: int) -> tuple[Array, Array]:
+    """The place of each number below `size` among those that there are, and these, ascending."""
+    if size > _DENSE * codes.size + 1024:
+        there, ids = np.unique(codes, return_inverse=True)
+        return ids.reshape(-1), there
+    marks = np.zeros(size, np.bool_)
+    marks[codes] = True
+    return (np.cumsum(marks) - 1)[codes], np.flatnonzero(marks)
 
 
 def order_ranks(array: pa.Array, *, descends: bool = False, nulls_first: bool = False) -> Array:
@@ -332,11 +342,10 @@ class ValuesPart:
 
     @classmethod
     def _distinct(cls, owners: Array, values: pa.Array, counts: Array, n: int) -> Self:
-        ids, firsts = number_groups(owners, [values])
-        order = np.argsort(owners[firsts], kind="stable")
-        chosen = firsts[order]
-        total = added(counts, ids, firsts.size)[order]
-        return cls(owners[chosen], values.take(pa.array(chosen)), total, n)
+        own, firsts = number_keys([values], len(values))
+        ids, codes = number_codes(owners * firsts.size + own, n * firsts.size)
+        chosen = values.take(pa.array(firsts[codes % max(1, firsts.size)]))
+        return cls(codes // max(1, firsts.size), chosen, added(counts, ids, codes.size), n)
 
     @classmethod
     def of_nothing(cls, n: int, like: Self) -> Self:
@@ -407,9 +416,13 @@ def _present(columns: Sequence[pa.Array]) -> Array:
 
 @dataclass(frozen=True)
 class GroupRun:
-    """Groups by pane and keys, panes ascending: how many rows each has, and the parts by the key of their slot."""
+    """Groups by pane and key, ascending by pane: how many rows each has, and the parts by the key of their slot.
+
+    `keys` are the distinct ones, a column for each expression, and `ids` says which each group has.
+    """
 
     panes: Array
+    ids: Array
     keys: tuple[pa.Array, ...]
     counts: Array
     parts: Mapping[str, GroupPart]
@@ -419,10 +432,15 @@ class GroupRun:
         """How many groups there are."""
         return int(self.panes.size)
 
+    @property
+    def distinct(self) -> int:
+        """How many distinct keys there are."""
+        return len(self.keys[0]) if self.keys else 1
+
     @cached_property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        own = self.panes.nbytes + self.counts.nbytes
+        own = self.panes.nbytes + self.ids.nbytes + self.counts.nbytes
         keys, parts = (sum(one.nbytes for one in some) for some in (self.keys, self.parts.values()))
         return int(own + keys + parts)
 
@@ -433,20 +451,34 @@ class GroupRun:
 
     def taken(self, places: Array) -> GroupRun:
         """Some groups, at ascending places."""
-        index = pa.array(places)
         parts = {key: part.taken(places) for key, part in self.parts.items()}
-        return GroupRun(self.panes[places], tuple(key.take(index) for key in self.keys), self.counts[places], parts)
+        return GroupRun(self.panes[places], self.ids[places], self.keys, self.counts[places], parts)
 
     def at(self, panes: Array) -> GroupRun:
         """The same groups in other panes."""
-        return GroupRun(panes, self.keys, self.counts, self.parts)
+        return GroupRun(panes, self.ids, self.keys, self.counts, self.parts)
+
+    def keyed(self, keys: tuple[pa.Array, ...], numbers: Array) -> GroupRun:
+        """The same groups where `numbers` says which of other keys each of the keys here is."""
+        return GroupRun(self.panes, numbers[self.ids], keys, self.counts, self.parts)
+
+    def with_parts(self, wanted: Collection[str]) -> GroupRun:
+        """With some parts alone."""
+        parts = {key: part for key, part in self.parts.items() if key in wanted}
+        return GroupRun(self.panes, self.ids, self.keys, self.counts, parts)
+
+    @property
+    def key_columns(self) -> tuple[pa.Array, ...]:
+        """The keys of each group."""
+        index = pa.array(self.ids)
+        return tuple(key.take(index) for key in self.keys)
 
     # Files --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def packed(self) -> bytes:
         """As bytes, for a file."""
-        columns = [pa.array(self.panes), pa.array(self.counts), *self.keys]
+        columns = [pa.array(self.panes), pa.array(self.counts), *self.key_columns]
         described = []
         for key, part in self.parts.items():
             own, numbers = part.packed()
@@ -471,53 +503,73 @@ class GroupRun:
             kind = kind_of(key)
             parts[key] = _PARTS[kind].unpacked(columns[at : at + count], numbers, kind)
             at += count
-        return cls(columns[0].to_numpy(), tuple(columns[2 : 2 + n_keys]), columns[1].to_numpy(), parts)
+        keys = columns[2 : 2 + n_keys]
+        ids, firsts = number_keys(keys, table.num_rows)
+        distinct = tuple(key.take(pa.array(firsts)) for key in keys)
+        return cls(columns[0].to_numpy(), ids, distinct, columns[1].to_numpy(), parts)
 
 
 def run_of_rows(
-    panes: Array, keys: Sequence[pa.Array], arguments: Callable[[Expression], pa.Array], slots: Sequence[Slot]
+    marks: Array,
+    places: Array,
+    keys: Sequence[pa.Array],
+    arguments: Callable[[Expression], pa.Array],
+    slots: Sequence[Slot],
 ) -> GroupRun:
-    """Rows as a run; `arguments` computes what is summarised."""
-    ids, firsts = number_groups(panes, keys)
-    ids, firsts = _by_pane(ids, firsts, panes)
-    n, index = firsts.size, pa.array(firsts)
+    """Rows as a run: panes begin at `marks`, ascending, and `places` says in which each row is."""
+    own, firsts = number_keys(keys, places.size)
+    ids, codes = number_codes(places * firsts.size + own, marks.size * firsts.size)
+    n, index = codes.size, pa.array(firsts)
     parts = {
         slot.key: _PARTS[slot.kind].of_rows([arguments(one) for one in slot.arguments], ids, n, slot.kind)
         for slot in slots
     }
-    return GroupRun(panes[firsts], tuple(key.take(index) for key in keys), np.bincount(ids, minlength=n), parts)
+    distinct = tuple(key.take(index) for key in keys)
+    counts = np.bincount(ids, minlength=n)
+    return GroupRun(marks[codes // firsts.size], codes % firsts.size, distinct, counts, parts)
+
+
+def same_keys(runs: Sequence[GroupRun], *, ordered: bool = False) -> list[GroupRun]:
+    """The same runs with one list of distinct keys, in order if asked for: then groups in order of `ids` are, too."""
+    if not runs or not runs[0].keys:
+        return list(runs)
+    columns = tuple(pa.concat_arrays(own) for own in zip(*(run.keys for run in runs), strict=True))
+    ids, firsts = number_keys(columns, len(columns[0]))
+    keys = tuple(column.take(pa.array(firsts)) for column in columns)
+    if ordered:
+        order = np.lexsort([order_ranks(key) for key in reversed(keys)])
+        keys = tuple(key.take(pa.array(order)) for key in keys)
+        place = np.empty(order.size, np.int64)
+        place[order] = np.arange(order.size)
+        ids = place[ids]
+    ends = np.cumsum([0, *(run.distinct for run in runs)])
+    return [run.keyed(keys, ids[a:b]) for run, a, b in zip(runs, ends, ends[1:], strict=False)]
 
 
 def merged(runs: Sequence[GroupRun], wanted: Collection[str] | None = None) -> GroupRun:
     """Several runs as one, with the `wanted` parts, or all; what one has no part of had no rows there that count."""
     if len(runs) == 1:
         return runs[0]
-    panes = np.concatenate([run.panes for run in runs])
-    keys = tuple(pa.concat_arrays(columns) for columns in zip(*(run.keys for run in runs), strict=True))
-    counts = np.concatenate([run.counts for run in runs])
-    found = {key: part for run in runs for key, part in run.parts.items() if wanted is None or key in wanted}
+    return added_up(same_keys(runs), wanted)
+
+
+def added_up(runs: Sequence[GroupRun], wanted: Collection[str] | None = None) -> GroupRun:
+    """Runs of the same keys as one, groups in order of pane and key; keys that no group has are left out."""
+    panes, ids = (np.concatenate([getattr(run, name) for run in runs]) for name in ("panes", "ids"))
+    distinct = runs[0].distinct
+    marks, places = np.unique(panes, return_inverse=True)
+    into, codes = number_codes(places.reshape(-1) * distinct + ids, marks.size * distinct)
+    n, found = codes.size, {key: part for run in runs for key, part in run.parts.items()}
     parts: dict[str, Any] = {}
     for key, like in found.items():
-        kind: Any = type(like)
-        parts[key] = kind.joined([run.parts.get(key) or kind.of_nothing(run.n, like) for run in runs])
-    return regrouped(GroupRun(panes, keys, counts, parts))
-
-
-def regrouped(run: GroupRun) -> GroupRun:
-    """Groups that have the same pane and keys as one."""
-    ids, firsts = number_groups(run.panes, run.keys)
-    ids, firsts = _by_pane(ids, firsts, run.panes)
-    n, index = firsts.size, pa.array(firsts)
-    parts = {key: part.regrouped(ids, n) for key, part in run.parts.items()}
-    return GroupRun(run.panes[firsts], tuple(key.take(index) for key in run.keys), added(run.counts, ids, n), parts)
-
-
-def _by_pane(ids: Array, firsts: Array, panes: Array) -> tuple[Array, Array]:
-    """The same groups, numbered in the order of their panes."""
-    order = np.argsort(panes[firsts], kind="stable")
-    number = np.empty(order.size, np.int64)
-    number[order] = np.arange(order.size)
-    return number[ids], firsts[order]
+        if wanted is None or key in wanted:
+            kind: Any = type(like)
+            own = [run.parts.get(key) or kind.of_nothing(run.n, like) for run in runs]
+            parts[key] = (own[0] if len(own) == 1 else kind.joined(own)).regrouped(into, n)
+    counts = added(np.concatenate([run.counts for run in runs]), into, n)
+    own_ids, used = number_codes(codes % distinct, distinct)
+    keys = runs[0].keys if used.size == distinct else tuple(key.take(pa.array(used)) for key in runs[0].keys)
+    return GroupRun(marks[codes // distinct], own_ids, keys, counts, parts)
 
 
 def values_of(run: GroupRun, aggregate: Aggregate, arguments: Sequence[pa.DataType], type_: pa.DataType) -> pa.Array:

@@ -35,11 +35,12 @@ from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.group_runs import (
     GroupRun,
     Slot,
+    added_up,
     keys_without_signs,
     merged,
     order_ranks,
-    regrouped,
     run_of_rows,
+    same_keys,
     slot_of,
     values_of,
 )
@@ -199,6 +200,11 @@ class GroupStore:
         """How many groups by pane there are."""
         return sum(run.n for run in self.runs)
 
+    @cached_property
+    def in_order(self) -> list[GroupRun]:
+        """The runs with one list of keys, in the order in which groups come out."""
+        return same_keys(self.runs, ordered=True)
+
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
@@ -298,6 +304,9 @@ class GroupMember:
         self.window: GroupWindow = self.grouping.window
         slots = (slot_of(aggregate) for aggregate in self.grouping.aggregates)
         self.slots: dict[str, Slot] = {slot.key: slot for slot in slots if slot is not None}
+        self.schema, schemas = self.query.schema, self.query.schemas
+        aggregates = self.grouping.aggregates
+        self._types = [[check(argument, schemas) for argument in one.arguments] for one in aggregates]
 
     def low(self, closed: int) -> int:
         """The earliest start of a window that is open, where those that end by `closed` are not."""
@@ -321,7 +330,7 @@ class GroupMember:
         if first != NEVER and first > last:
             return None
         pieces: list[GroupRun] = []
-        for run in store.runs:
+        for run in (run.with_parts(self.slots) for run in store.in_order):
             if first != NEVER and (last - first) // slide < self.window.overlap:
                 starts = range(first, last + 1, slide)
                 found = [(run.between(start, start + size), start) for start in starts]
@@ -334,42 +343,32 @@ class GroupMember:
                 places = np.flatnonzero(within)
                 if places.size:
                     pieces.append(run.taken(places).at(starts_of[places]))
-        if not pieces:
-            return None
-        wanted = [
-            GroupRun(p.panes, p.keys, p.counts, {k: p.parts[k] for k in self.slots if k in p.parts}) for p in pieces
-        ]
-        return regrouped(wanted[0]) if len(wanted) == 1 else merged(wanted)
+        return added_up(pieces) if pieces else None
 
     # Rows ---------------------------------------------------------------------------------------------------------
 
     def rows(self, run: GroupRun) -> pa.Table:
-        """The rows of complete groups.
+        """The rows of complete groups, which are in order.
 
         Raises:
             InputError: a computed number does not fit its column.
         """
-        columns = self.values(run)
-        chosen = np.arange(run.n)
-        if self.grouping.having is not None:
-            chosen = np.flatnonzero(holds(self.grouping.having, lambda c: from_arrow(columns[c]), run.n))
-        order = np.lexsort([*(order_ranks(key) for key in reversed(run.keys)), run.panes])
-        kept = np.zeros(run.n, np.bool_)
-        kept[chosen] = True
-        chosen = order[kept[order]]
-        if self.grouping.top is not None:
+        columns, n = self.values(run), run.n
+        if self.grouping.having is not None or self.grouping.top is not None:
+            chosen = np.arange(n)
+            if self.grouping.having is not None:
+                chosen = np.flatnonzero(holds(self.grouping.having, lambda c: from_arrow(columns[c]), n))
             chosen = self._first(run, columns, chosen)
-        index = pa.array(chosen)
-        taken = {column: values.take(index) for column, values in columns.items()}
-        arrays = [computed(one.expression, one.type, taken, chosen.size) for one in self.query.outputs]
-        return pa.Table.from_arrays(arrays, schema=self.query.schema)
+            columns, n = _taken(columns, chosen), chosen.size
+        arrays = [computed(one.expression, one.type, columns, n) for one in self.query.outputs]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def values(self, run: GroupRun) -> dict[Column, pa.Array]:
         """The keys, values and windows of groups."""
-        grouping, schemas = self.grouping, self.query.schemas
-        columns = {Column(KEY, str(number)): key for number, key in enumerate(run.keys)}
-        for number, (aggregate, type_) in enumerate(zip(grouping.aggregates, grouping.value_types, strict=True)):
-            types = [check(argument, schemas) for argument in aggregate.arguments]
+        grouping = self.grouping
+        columns = {Column(KEY, str(number)): key for number, key in enumerate(run.key_columns)}
+        described = zip(grouping.aggregates, self._types, grouping.value_types, strict=True)
+        for number, (aggregate, types, type_) in enumerate(described):
             values = values_of(run, aggregate, types, type_)
             columns[Column(VALUE, str(number))] = values if values.type == type_ else values.cast(type_)
         for name, ticks in ((START, run.panes), (END, run.panes + self.window.size)):
@@ -388,14 +387,12 @@ class GroupMember:
         top = self.grouping.top
         if top is None or not chosen.size:
             return chosen
-        schemas = self.grouping.schemas
-        index = pa.array(chosen)
-        taken = {column: values.take(index) for column, values in columns.items()}
+        schemas, taken = self.grouping.schemas, _taken(columns, chosen)
         ranks = []
         for expression, descends, nulls_first in top.order:
             values = computed(expression, check(expression, schemas), taken, chosen.size)
             ranks.append(order_ranks(values, descends=descends, nulls_first=nulls_first))
-        parts = [run.panes[chosen], *(order_ranks(run.keys[key].take(index)) for key in top.partition)]
+        parts = [run.panes[chosen], *(order_ranks(taken[Column(KEY, str(key))]) for key in top.partition)]
         # Ties are in the order of the keys, which they have already.
         order = np.lexsort([*reversed(ranks), *reversed(parts)])
         starts = np.ones(order.size, np.bool_)
@@ -433,7 +430,7 @@ class FeedStep:
 
     def __init__(self, feed: GroupFeed, rows: pa.Table, progress: StreamProgress, batch: int) -> None:
         self._feed, self._rows, self._batch = feed, rows.combine_chunks(), batch
-        self._members = {name: GroupMember(entry) for name, entry in feed.members.items()}
+        self._members = {name: entry.member for name, entry in feed.members.items()}
         query = feed.live.query
         one = next(iter(feed.members.values())).query
         self._bound = min(bounds_by_stream(one, progress).values())
@@ -518,9 +515,9 @@ class FeedStep:
 
         edges = {edge for member in members.values() for edge in member.edges}
         slots = {key: slot for member in members.values() for key, slot in member.slots.items()}
-        panes = pane_starts(times[within], edges)
+        marks, places_of = pane_starts(times if places is None else times[within], edges)
         keys = [chosen(key) for key in self._keys()]
-        return run_of_rows(panes, keys, lambda one: chosen(self._argument(one)), list(slots.values()))
+        return run_of_rows(marks, places_of, keys, lambda one: chosen(self._argument(one)), list(slots.values()))
 
     # Groups out ---------------------------------------------------------------------------------------------------
 
@@ -535,7 +532,7 @@ class FeedStep:
         complete: dict[tuple[object, ...], GroupRun | None] = {}
         for name, member in members.items():
             try:
-                state, empty = states[name], member.query.schema.empty_table()
+                state, empty = states[name], member.schema.empty_table()
                 member.check_budget(member.budget, store, member.low(state.closed))
                 closed = max(self._bound, state.closed)
                 key = (member.window.size, member.window.slide, member.since, state.closed, *sorted(member.slots))
@@ -558,22 +555,31 @@ class FeedStep:
         }
 
 
-def pane_starts(times: Array, edges: Iterable[tuple[int, int]]) -> Array:
-    """The last time at or before each one at which some window begins or ends; `edges` as of `GroupMember`."""
+def pane_starts(times: Array, edges: Iterable[tuple[int, int]]) -> tuple[Array, Array]:
+    """The times at which windows begin or end, ascending, and the last one of them at or before each of `times`.
+
+    `edges` are those of `GroupMember`.
+    """
     every = sorted(edges)
     low, high = int(times.min()), int(times.max())
-    marks = sum((high - low) // slide + 2 for slide, _ in every)
-    if len(every) > 1 and marks < times.size:
+    if sum((high - low) // slide + 2 for slide, _ in every) <= max(1024, times.size):
         found = [
             np.arange((low - first) // slide, (high - first) // slide + 1) * slide + first for slide, first in every
         ]
-        sorted_marks = np.unique(np.concatenate(found))
-        starts: Array = sorted_marks[np.searchsorted(sorted_marks, times, side="right") - 1]
-        return starts
+        marks = np.unique(np.concatenate(found))
+        if len(every) == 1:
+            return marks, (times - marks[0]) // every[0][0]
+        return marks, np.searchsorted(marks, times, side="right") - 1
     starts = np.full(times.size, NEVER)
     for slide, first in every:
         starts = np.maximum(starts, (times - first) // slide * slide + first)
-    return starts
+    marks, places = np.unique(starts, return_inverse=True)
+    return marks, places.reshape(-1)
+
+
+def _taken(columns: Mapping[Column, pa.Array], places: Array) -> dict[Column, pa.Array]:
+    index = pa.array(places)
+    return {column: values.take(index) for column, values in columns.items()}
 
 
 def _grouping(query: Query) -> Grouping:
