@@ -98,6 +98,13 @@ def first_window(query: Query, reached: int) -> int:
     return min(FOREVER, query.grouping.window.first_after(reached + reach_of(query)))
 
 
+def due_of(query: Query, end: int, lateness: Mapping[str, int]) -> int:
+    """The time that all streams of a query must have reached for a window that ends at `end` to be complete."""
+    alias = None if query.grouping is None else query.grouping.window.alias
+    distances = dict.fromkeys(query.aliases, 0) if alias is None else _distances(query, alias)
+    return max(end + distances[source.alias] + lateness[source.stream.name] for source in query.sources)
+
+
 def bounds_by_stream(query: Query, progress: StreamProgress) -> dict[str, int]:
     """By stream, the time before which no row can follow that has a tuple to come of it."""
     alias = None if query.grouping is None else query.grouping.window.alias
@@ -592,17 +599,3 @@ def _chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
-
-
-def open_groups(member: GroupMember, state: GroupState, limit: int) -> tuple[list[tuple[int, int]], int]:
-    """The windows that are open with their number of groups, the oldest `limit` of them, and how many there are."""
-    window, counts = member.window, dict[int, int]()
-    low = member.low(state.closed)
-    for run in state.store.runs:
-        base = run.panes // window.slide * window.slide
-        for back in range(window.overlap):
-            starts = base - back * window.slide
-            within = (starts > run.panes - window.size) & (starts >= low)
-            for start, count in zip(*np.unique(starts[within], return_counts=True), strict=True):
-                counts[int(start)] = counts.get(int(start), 0) + int(count)
-    return sorted(counts.items())[:limit], len(counts)

@@ -42,7 +42,7 @@ from streamjoin.queries.engine.assembly import (
 from streamjoin.queries.engine.catalog import Catalog
 from streamjoin.queries.engine.cursors import RowsPage, read_page
 from streamjoin.queries.engine.executor import STOP_PATIENCE, StreamInput
-from streamjoin.queries.engine.figures import RunningStream, columns_of
+from streamjoin.queries.engine.figures import RunningQuery, RunningStream, columns_of
 from streamjoin.queries.engine.handle import Notices, QueryHandle, ResultIterator, in_force, pending_info
 from streamjoin.queries.engine.inbox import Inbox, Pace
 from streamjoin.queries.engine.info import (
@@ -56,6 +56,7 @@ from streamjoin.queries.engine.info import (
 )
 from streamjoin.queries.engine.journal import Position
 from streamjoin.queries.engine.loop import BatchLoop
+from streamjoin.queries.engine.open_groups import open_groups_of, rows_so_far
 from streamjoin.queries.engine.stored import EngineChange
 from streamjoin.queries.engine.stream_readers import StreamReaders
 from streamjoin.queries.language.plan import JoinStep, Query, Stream, query_name
@@ -477,7 +478,7 @@ class Engine:
 
     def queries(self) -> list[QueryInfo]:
         """All queries that are there or about to be."""
-        infos = [entry.info(self._catalog.streams) for entry in tuple(self._catalog.entries.values())]
+        infos = [self._info(entry) for entry in tuple(self._catalog.entries.values())]
         known = {info.name for info in infos}
         return infos + [pending_info(r) for name, r in self._pending().items() if name not in known]
 
@@ -489,13 +490,33 @@ class Engine:
         """
         entry = self._catalog.entries.get(name)
         if entry is not None:
-            return entry.info(self._catalog.streams)
+            return self._info(entry)
         pending = self._pending().get(name)
         if pending is not None:
             return pending_info(pending)
         if name in self._catalog.dropped:
             return self._catalog.dropped[name].info(self._catalog.streams)
         raise no_such_query(name, self._catalog.entries)
+
+    def _info(self, entry: RunningQuery) -> QueryInfo:
+        info = entry.info(self._catalog.streams)
+        if entry.query.grouping is None:
+            return info
+        snapshot = self._catalog.core.snapshot()
+        live = snapshot.registry.queries.get(entry.name)
+        return info if live is None else replace(info, groups=open_groups_of(live, snapshot))
+
+    def open_groups(self, name: str, limit: int = 100) -> pa.Table:
+        """The rows that the open groups of a query would give if no row of theirs followed, the oldest window first.
+
+        Raises:
+            SpecError: there is no such query.
+        """
+        snapshot = self._catalog.core.snapshot()
+        live = snapshot.registry.queries.get(name)
+        if live is None:
+            return self.newest(name, 1).table.slice(0, 0)
+        return rows_so_far(live, snapshot, limit)
 
     def degraded(self) -> dict[str, str]:
         """Why queries are degraded, by name."""

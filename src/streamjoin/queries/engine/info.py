@@ -53,6 +53,26 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class OpenGroups(Record):
+    """The groups of a query that are not complete; times are ISO texts, or numbers for integer times."""
+
+    first_window: str | int | None
+    """Where the first window begins that it gives; None if that is the one of the first row."""
+    first_due: str | int | None
+    """The time that all of its streams must have reached for that window to come out."""
+    windows: int
+    """Windows that are open and have rows."""
+    groups: int
+    """Groups in them."""
+    oldest: str | int | None
+    """Where the oldest of them begins."""
+    held_back_by: str | None
+    """The stream that all wait for: the one that is furthest behind."""
+    complete_until: str | int | None
+    """Windows that end by then have come out."""
+
+
+@dataclass(frozen=True)
 class QueryInfo(Record):
     """A query: its text, its state, and what came of it."""
 
@@ -94,6 +114,8 @@ class QueryInfo(Record):
     """The time that threads spent joining for it in this run; its share of steps that several queries use."""
     state_bytes: int = 0
     """Its share of the bytes that the streams hold which it reads: each is divided by the queries that read it."""
+    groups: OpenGroups | None = None
+    """What is open of a query with GROUP BY; None for others, and while it is paused."""
 
 
 @dataclass(frozen=True)

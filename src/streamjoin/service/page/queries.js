@@ -119,6 +119,13 @@ function created(query) {
   return row;
 }
 
+/** What is open of a grouped query, and what it waits for; null for others. */
+function openGroups(open) {
+  if (!open) return null;
+  if (!open.windows) return open.first_due === null ? "No window is open yet." : `First window from ${open.first_window}, due at ${open.first_due}.`;
+  return `${plural(open.windows, "window")} open from ${open.oldest} with ${plural(open.groups, "group")}, held back by ${open.held_back_by}.`;
+}
+
 /** Why a query does not do what it should, in sentences; nothing if it does. */
 export function problemOf(query) {
   // Rows also wait for a file that they share with those of later batches: only with an error is that a problem.
@@ -146,6 +153,7 @@ function updated(row, query) {
   attribute(part("latency"), "title", stages.length ? stages.join(", ") : null);
   say(part("cost"), costs.has(query.name) ? share(costs.get(query.name)) : "");
   say(part("rows"), count(query.rows));
+  attribute(part("rows"), "title", openGroups(query.groups));
   say(part("age"), age(Date.now() / 1000 - query.created_at));
   const stopped = STOPPED.has(query.state);
   say(part("pause"), stopped ? "Resume" : "Pause");

@@ -25,6 +25,7 @@ _QUERY: Final[dict[str, Any]] = {
     "owner": "alice",
     "cpu_seconds": 1.84,
     "state_bytes": 1_204_224,
+    "groups": None,
 }
 _STREAM: Final[dict[str, Any]] = {
     "name": "trades",

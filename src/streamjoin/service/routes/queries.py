@@ -211,6 +211,25 @@ def _page_response(page: RowsPage, name: str, wanted: str) -> Response:
 
 
 @router.get(
+    "/{name}/groups",
+    response_model=models.Rows,
+    summary="The open groups of a query, with their values so far",
+    responses=problems(404),
+)
+def open_groups(
+    request: Request,
+    name: Name,
+    limit: Annotated[int, Query(ge=1, le=100_000, description="Maximum number of rows.")] = 100,
+) -> Response:
+    """The rows that would come out if no row of their windows followed, the oldest window first."""
+    service = service_of(request)
+    total = service.query(name).groups
+    table = service.engine.open_groups(name, limit)
+    body = {"columns": json_values.columns(table), "rows": json_values.rows(table)}
+    return respond({**body, "total": 0 if total is None else total.groups})
+
+
+@router.get(
     "/{name}/events",
     status_code=200,
     response_class=EventStream,
