@@ -18,7 +18,7 @@ from streamjoin.adhoc import Stream
 from streamjoin.model.errors import BudgetExceededError
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
-from streamjoin.queries.core.kinds import joined_states, unpacked_states
+from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.unshared import open_core
@@ -262,7 +262,9 @@ def test_an_as_of_join_without_a_tolerance_finds_the_newest_however_old() -> Non
     ]
     state = core.snapshot()
     assert sum(bucket.n for bucket in state.buckets["r"]) < 5, "the streams hold no more than before"
-    assert sorted(state.kinds["q"].held["r"].ids.tolist()) == [1, 2, 23, 24, 25], "one tuple for each key before 5000"
+    waiting = state.kinds["q"]
+    assert isinstance(waiting, KindState)
+    assert sorted(waiting.held["r"].ids.tolist()) == [1, 2, 23, 24, 25], "one tuple for each key before 5000"
 
 
 def test_an_as_of_join_without_a_tolerance_has_a_bound_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ OPERATIONS = [
     ("/api/v1/queries/{name}/pause", "POST"),
     ("/api/v1/queries/{name}/resume", "POST"),
     ("/api/v1/queries/{name}/rows", "GET"),
+    ("/api/v1/queries/{name}/groups", "GET"),
 ]
 NOTHING_TO_GIVE = [
     ("/metrics", "GET"),
@@ -92,8 +93,8 @@ def test_every_answer_is_described(
 
 
 IDS = """changelog create_query drop_query follow_events follow_rows health history late_rows list_queries list_streams
-malformed_records newest_rows pause_query prometheus ready resume_query show_activity show_info show_plan show_query
-show_stream"""
+malformed_records newest_rows open_groups pause_query prometheus ready resume_query show_activity show_info show_plan
+show_query show_stream"""
 
 
 def test_every_operation_is_fuzzed_and_described(described: schemathesis.BaseSchema) -> None:

@@ -192,6 +192,11 @@ EXAMPLES: Final[dict[tuple[str, str], Any]] = {
         "repeated": 0,
         "state": "running",
     },
+    ("open_groups", "200"): {
+        "columns": [["sym", "string"], ["window_end", "timestamp[us]"], ["n", "int64"]],
+        "rows": [["ACME", "2026-01-01T00:05:00", 12]],
+        "total": 40,
+    },
     ("show_plan", "200"): {
         "nodes": [_NODE],
         "edges": [{"from": "selection:0:trades", "to": _NODE["id"], "rate": 320.0, "rows_per_second": 315.1}],
