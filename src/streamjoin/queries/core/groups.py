@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.summary_values import computed
-from streamjoin.model.errors import BudgetExceededError, InputError
+from streamjoin.model.errors import BudgetExceededError
 from streamjoin.model.expression.evaluation import from_arrow, holds
 from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.expression.typing_rules import check
@@ -199,7 +199,7 @@ class GroupStore:
     """The open groups that queries share, in runs, the oldest and largest first."""
 
     key: str
-    """Tells stores apart, in memory and in files."""
+    """Tells stores apart in files: a query that has it, and the batch after which it is that."""
     runs: tuple[GroupRun, ...] = ()
 
     @property
@@ -454,24 +454,27 @@ class FeedStep:
         working = dict(self._members)
         try:
             self._keys()
-        except InputError as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             return {name: self._failed(name, error) for name in working}
         for name, member in self._members.items():
             try:
                 for slot in member.slots.values():
                     for argument in slot.arguments:
                         self._argument(argument)
-            except InputError as error:
+            except MemoryError:
+                raise
+            except Exception as error:
                 results[name] = self._failed(name, error)
                 del working[name]
-        founder = min(self._feed.members.values(), key=lambda entry: entry.serial)
-        fresh = GroupState(GroupStore(f"{founder.serial}-{self._batch}"))
         known = [states[name].store for name in working if name in states]
-        shared = known[0] if known else fresh.store
-        by_store: dict[str, dict[str, GroupState]] = {}
+        shared = known[0] if known else GroupStore("")
+        # Queries may have stores apart, where they were computed one by one: each goes on with its own.
+        by_store: dict[int, dict[str, GroupState]] = {}
         for name in working:
             state = states.get(name) or GroupState(shared)
-            by_store.setdefault(state.store.key, {})[name] = state
+            by_store.setdefault(id(state.store), {})[name] = state
         for own in by_store.values():
             results |= self._advance({name: working[name] for name in own}, own)
         return results
@@ -530,11 +533,21 @@ class FeedStep:
 
     def _advance(self, members: Mapping[str, GroupMember], states: Mapping[str, GroupState]) -> dict[str, MemberResult]:
         """The batch for members that share a store."""
-        store = next(iter(states.values())).store
+        serial = min(self._feed.members[name].serial for name in members)
+        store = GroupStore(f"{serial}-{self._batch}", states[next(iter(members))].store.runs)
         low = min(member.low(states[name].closed) for name, member in members.items())
-        lifted = self._lifted(members, low) if self._rows.num_rows else None
-        if lifted is not None:
-            store = store.joined_by(lifted)
+        try:
+            lifted = self._lifted(members, low) if self._rows.num_rows else None
+            if lifted is not None:
+                store = store.joined_by(lifted)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if len(members) == 1:
+                return {name: self._failed(name, error) for name in members}
+            # What only some of them ask for may be to blame: from here on each has a store of its own.
+            apart = ({name: member} for name, member in members.items())
+            return {name: one for own in apart for name, one in self._advance(own, states).items()}
         results: dict[str, MemberResult] = {}
         complete: dict[tuple[object, ...], GroupRun | None] = {}
         for name, member in members.items():
