@@ -367,3 +367,14 @@ def test_any_error_in_what_queries_share_fails_only_those_that_fail_alone(
         core.process(1, {"a": tuples((2, "p", 1.0))})
     assert list(core.report.failures) == ["bad"] and "too much" in str(core.report.failures["bad"])
     assert core.process(2, {"a": tuples((20, "p"))})["good"].to_pylist() == [{"window_end": 10, "k": "p", "n": 2}]
+
+
+def test_where_open_groups_take_the_memory_the_queries_that_hold_most_go_and_begin_anew() -> None:
+    core = Shared(STREAMS, Settings(lateness=0))
+    wide = "SELECT x.f, count(*) AS n FROM a x GROUP BY x.f, TUMBLE(x.t, 1000)"
+    core.apply([Create("calm", COUNT), Create("wide", wide), Create("wider", wide.replace("1000", "5000"))])
+    core.process(0, {"a": tuples(*((1, "p", float(n)) for n in range(500)))})
+    assert core.heaviest(1).keys() == {"wide", "wider"}
+    core.apply([Pause(name, releases=True) for name in core.heaviest(1)])
+    assert core.nbytes["groups"] < 500 and core.snapshot().kinds.keys() == {"calm"}
+    assert core.process(1, {"a": tuples((20, "p"))})["calm"].to_pylist() == [{"window_end": 10, "k": "p", "n": 500}]

@@ -253,7 +253,11 @@ class Shared:
 
         Queries with the same windows over the same streams hold the same tuples, and go together.
         """
-        state, everything = self._state, sum(self.nbytes.values())
+        state = self._state
+        groups = self._heaviest_groups(excess)
+        if groups:
+            return groups
+        everything = sum(size for what, size in self.nbytes.items() if what != "groups")
         sizes = {name: [sum(b.nbytes.values()) for b in held] for name, held in state.buckets.items()}
         tuples = sum(map(sum, sizes.values()))
         if not tuples or everything < excess / 2:
@@ -279,6 +283,26 @@ class Shared:
             for name, entry in state.registry.held.items()
             if entry.shape in leaving
         }
+
+    def _heaviest_groups(self, excess: int) -> dict[str, InputError]:
+        """The queries that hold most open groups, where these take more than the tuples do.
+
+        Queries that share groups hold the same ones, and go together.
+        """
+        kinds = self._state.kinds
+        stores = sorted(stores_of(kinds), key=lambda store: store.nbytes, reverse=True)
+        total = sum(store.nbytes for store in stores)
+        everything = sum(self.nbytes.values())
+        if 2 * total < everything or everything < excess / 2:
+            return {}
+        limit, used = self.settings.engine_memory or memory.available(), memory.used()
+        leaving: dict[str, InputError] = {}
+        while stores and excess > 0:
+            store = stores.pop(0)
+            excess -= store.nbytes
+            error = EngineBudgetExceededError("memory", limit, used, store.nbytes, store.nbytes / total)
+            leaving |= {n: error for n, one in kinds.items() if isinstance(one, GroupState) and one.store is store}
+        return leaving
 
     def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
         """Register one more stream; `lateness` is in ticks, and what the settings say if not given.
