@@ -18,7 +18,7 @@ from streamjoin.model.errors import BudgetExceededError, QueryError
 from streamjoin.queries.core import window_joins
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
-from streamjoin.queries.core.kinds import joined_states, unpacked_states
+from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.language.sql import parse
@@ -282,7 +282,9 @@ def test_the_streams_hold_what_a_window_can_need_and_the_tuples_in_force() -> No
     core.process(51, {"quotes": quotes(("x", 1, 60)), "trades": trades(("C", 1, 1, 59), ("x", 1, 1, 59))})
     state = core.snapshot()
     assert sum(bucket.n for bucket in state.buckets["quotes"]) < 12
-    assert sorted(state.kinds["q0"].held["q"].rows["sym"].to_pylist()) == ["C", "rare", "s0", "s1"]
+    waiting = state.kinds["q0"]
+    assert isinstance(waiting, KindState)
+    assert sorted(waiting.held["q"].rows["sym"].to_pylist()) == ["C", "rare", "s0", "s1"]
     assert rows_by_batch(core, {"quotes": quotes(("x", 1, 61))}) == [[]]
 
 

@@ -51,8 +51,8 @@ def joined(
         sides = streams(spark, directory, TIME_CASE.left, TIME_CASE.right, per_batch)
         return build(*sides, TIME_CASE.bound_spec(), Options(**options), MOVING)
     if kind == "arrival":
-        sides = (read_source(spark, directory / name, per_batch) for name in "ac")
-        return build(*sides, ARRIVAL_SPEC, Options(**options), MOVING)
+        left, right = (read_source(spark, directory / name, per_batch) for name in "ac")
+        return build(left, right, ARRIVAL_SPEC, Options(**options), MOVING)
     a, b, c = (Source(read_source(spark, directory / name, per_batch), position="id") for name in "abc")
     if kind != "ordered":
         return build(a, c, FULL_SPEC if kind == "full" else AS_OF_SPEC, Options(**options), BACKGROUND)
