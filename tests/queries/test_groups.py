@@ -15,7 +15,7 @@ from streamjoin.adhoc import Stream
 from streamjoin.model.errors import BudgetExceededError, InputError
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
-from streamjoin.queries.core.groups import GroupStore, stores_of, unpacked_waiting
+from streamjoin.queries.core.groups.feeds import GroupStore, stores_of, unpacked_waiting
 from streamjoin.queries.core.kinds import joined_states
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
@@ -360,7 +360,7 @@ def test_any_error_in_what_queries_share_fails_only_those_that_fail_alone(
     core.apply([Create("good", COUNT)])
     core.apply([Create("bad", "SELECT median(x.f) AS m FROM a x GROUP BY x.k, TUMBLE(x.t, 10)")])
     core.process(0, {"a": tuples((1, "p", 1.0))})
-    kind = "streamjoin.queries.core.group_runs.ValuesPart"
+    kind = "streamjoin.queries.core.groups.runs.ValuesPart"
     fails = f"{kind}.of_rows" if where == "run_of_rows" else f"{kind}.joined"
     with monkeypatch.context() as patch:
         patch.setattr(fails, classmethod(lambda cls, *_: (_ for _ in ()).throw(pa.ArrowInvalid("too much"))))

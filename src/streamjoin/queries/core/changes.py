@@ -17,7 +17,7 @@ from streamjoin.model.expression.nodes import Expression
 from streamjoin.model.terms import BandTerm
 from streamjoin.queries.core.budgets import UNLIMITED, Budget
 from streamjoin.queries.core.gathering import Gatherer, reference_schema
-from streamjoin.queries.core.groups import FeedKey, GroupFeed, GroupMember, feed_key, feeds_of, first_window
+from streamjoin.queries.core.groups.feeds import FeedKey, GroupFeed, GroupMember, feed_key, feeds_of, first_window
 from streamjoin.queries.core.probe_plan import Paths
 from streamjoin.queries.core.retention import Shape, shape_of, shape_of_windows
 from streamjoin.queries.core.selection_tables import Selected

@@ -34,7 +34,7 @@ from streamjoin.queries.core.budgets import EngineBudget, Usage
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.queries.core.execution import Execution
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, explain
-from streamjoin.queries.core.groups import FeedStep, GroupState, WaitingState, stores_of
+from streamjoin.queries.core.groups.feeds import FeedStep, GroupState, WaitingState, stores_of
 from streamjoin.queries.core.kinds import BatchProgress, JoinKinds, KindState
 from streamjoin.queries.core.probe_plan import PathKey
 from streamjoin.queries.core.retention import Shape, count_expired

@@ -20,7 +20,7 @@ from streamjoin.queries.core.buckets import Bucket
 from streamjoin.queries.core.budgets import keep_within
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition
-from streamjoin.queries.core.groups import WaitingState
+from streamjoin.queries.core.groups.feeds import WaitingState
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import BatchReport, Shared, Snapshot, failure_of
 from streamjoin.queries.language.plan import Stream

@@ -18,7 +18,7 @@ from streamjoin.model.errors import InputError, StreamJoinError
 from streamjoin.queries.core.arrivals import Arrived
 from streamjoin.queries.core.changes import Change, LiveQuery
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, TaskFigures
-from streamjoin.queries.core.groups import WaitingState
+from streamjoin.queries.core.groups.feeds import WaitingState
 from streamjoin.queries.core.shared import Snapshot
 from streamjoin.queries.engine.inbox import Inbox
 from streamjoin.queries.engine.journal import Position

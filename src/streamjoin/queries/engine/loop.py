@@ -25,7 +25,7 @@ from streamjoin.queries.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.queries.core.budgets import keep_within
 from streamjoin.queries.core.changes import Change, QueryRegistry
 from streamjoin.queries.core.explain import Explanation
-from streamjoin.queries.core.groups import GroupState, WaitingState, stores_of
+from streamjoin.queries.core.groups.feeds import GroupState, WaitingState, stores_of
 from streamjoin.queries.core.kinds import joined_states
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared, Snapshot, failure_of

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin.queries.core.changes import LiveQuery
-from streamjoin.queries.core.groups import GroupMember, GroupState, bounds_by_stream, due_of
+from streamjoin.queries.core.groups.feeds import GroupMember, GroupState, bounds_by_stream, due_of
 from streamjoin.queries.core.shared import Snapshot
 from streamjoin.queries.engine.info import OpenGroups
 from streamjoin.windows.clock import FOREVER, NEVER

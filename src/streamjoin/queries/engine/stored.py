@@ -21,7 +21,7 @@ from streamjoin.queries.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.queries.core.buckets import Bucket
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
-from streamjoin.queries.core.groups import GroupStore, WaitingState, unpacked_waiting
+from streamjoin.queries.core.groups.feeds import GroupStore, WaitingState, unpacked_waiting
 from streamjoin.queries.core.probe_plan import Choice
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Snapshot

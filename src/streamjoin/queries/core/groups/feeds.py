@@ -1,7 +1,7 @@
 """Grouped queries: the rows of their joins kept as partial groups, and which groups come out when.
 
 Queries over the same join with the same keys share a *feed*: the join is run once for all of them, whatever their
-windows and aggregates, and its rows are summarised once, by pane (`group_runs`). A query's window is complete when no
+windows and aggregates, and its rows are summarised once, by pane (`runs`). A query's window is complete when no
 row of it can follow: every row to come has a tuple to come, and that is not before its stream's bound. Then its panes
 are merged into groups, of which HAVING and QUALIFY choose, ordered by the window's end and the keys.
 
@@ -32,7 +32,7 @@ from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.expression.typing_rules import check
 from streamjoin.model.window import CountWindow
 from streamjoin.queries.core.budgets import Budget
-from streamjoin.queries.core.group_runs import (
+from streamjoin.queries.core.groups.runs import (
     GroupRun,
     Slot,
     added_up,

@@ -1,0 +1,1 @@
+"""Grouped queries: partial groups, and the feeds that make them."""
