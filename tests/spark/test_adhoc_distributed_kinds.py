@@ -26,6 +26,10 @@ QUERIES = {
     "asof": "SELECT x.p AS a, y.p AS b FROM l x ASOF LEFT JOIN r y MATCH_CONDITION (x.ts >= y.ts) ON x.k = y.k "
     "TOLERANCE 4 SECONDS",
     "latest": "SELECT x.p AS a, y.p AS b FROM l x ASOF JOIN r y MATCH_CONDITION (x.ts >= y.ts) ON x.k = y.k",
+    "around": "SELECT x.p AS a, sum(y.p) AS b, last(y.p) AS c FROM l x WINDOW JOIN r y ON x.k = y.k RANGE BETWEEN "
+    "3 SECONDS PRECEDING AND 2 SECONDS FOLLOWING INCLUDE PREVAILING",
+    "by band": "SELECT x.p AS a, count(*) AS n FROM l x INNER WINDOW JOIN r y RANGE BETWEEN CURRENT ROW AND 3 SECONDS "
+    "FOLLOWING EXCLUDE PREVAILING ON ABS(x.p - y.p) <= 1",
     "band": "SELECT x.p AS a, y.p AS b FROM l x LEFT JOIN r y WITHIN 3 SECONDS ON ABS(x.p - y.p) <= 1",
     "all": "SELECT x.p AS a, y.p AS b FROM l x FULL JOIN r y WITHIN 1 SECONDS ON ABS(x.p - y.p) <= 1",
     "chain": "SELECT x.p AS a, y.p AS b, z.p AS c FROM l x JOIN r y WITHIN 2 SECONDS ON x.k = y.k "
