@@ -57,5 +57,7 @@ def test_a_signal_while_handlers_are_put_back_keeps_none_of_them(monkeypatch: py
             if len(put_back) == 1:
                 raise Came("between")
 
-    with pytest.raises(Came, match="between"), interrupts.Deferred():
+    with pytest.raises(Came, match=str(int(signal.SIGINT))) as raised, interrupts.Deferred():
         monkeypatch.setattr(interrupts, "set_handler", set_handler)
+        signal.raise_signal(signal.SIGINT)
+    assert str(raised.value.__context__) == "between"

@@ -48,8 +48,10 @@ class Deferred:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._put_back()
-        self.look()
+        try:
+            self._put_back()
+        finally:
+            self.look()
 
     def look(self) -> None:
         """Call the handlers of the signals that came; they may raise."""
