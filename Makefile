@@ -11,8 +11,9 @@ PIP := $(PY) -m pip --disable-pip-version-check install --no-compile
 RUN := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 JARS := $(VENV)/.jars
+KERNELS := $(VENV)/.kernels
 # What the whole suite needs, made side by side: one waits for the network while another computes.
-READY := $(JARS) classes chromium prometheus
+READY := $(JARS) $(KERNELS) classes chromium prometheus
 PYTHON ?= python3
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -73,6 +74,12 @@ chromium:
 # The tests of the alerts run a Prometheus, which stays in the user's cache.
 prometheus: $(STAMP)
 	@$(PY) -m tests.deploy.prometheus
+
+# The kernels that most tests run, compiled while the rest of the set-up waits for the network.
+$(KERNELS): $(STAMP)
+	@echo "compiling kernels (once; under a minute) ..."
+	@$(PY) -m streamjoin warmup
+	@touch $@
 
 # An archive of Spark's classes: with it a JVM starts in half the time, and the tests start dozens.
 classes: $(STAMP)
