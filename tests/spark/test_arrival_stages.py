@@ -35,7 +35,7 @@ from tests.spark.gated import SCHEMA, gated_batch, gated_blueprint, gated_table
 from tests.spark.joining import BACKGROUND, EAGER, in_process
 
 LIGHT = settings(
-    max_examples=examples(60),
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
@@ -168,7 +168,7 @@ def test_marks_are_found_in_ranges_of_a_few_words_and_of_parts_of_one(
     _run(case, keys, partitions=(9, 4, 12))
 
 
-@LIGHT
+@settings(LIGHT, max_examples=examples(20))
 @given(case=kind_cases("event_time"), seed=st.integers(0, 99))
 def test_facts_decide_as_a_gate_would(case: JoinCase, seed: int) -> None:
     """Beside each other, on the same batches: clocks, the bound, and which rows are late."""
