@@ -4,7 +4,7 @@
     changes/<serial>       a group of changelog records and the batch from which they are in force
     batches/<batch>        what came into a batch: the positions of the streams, the clocks after it, the buckets held
     buckets/<stream>-<b>   the tuples of a batch, written once and mapped
-    kinds/<batch>          what waits after the batch of queries with outer, semi, anti or as-of joins
+    kinds/<batch>          what waits after the batch of queries with outer, semi, anti or as-of joins, and open groups
     done/<batch>           that the batch's rows are in the sinks, and what was counted so far
     state/<serial>         all queries and the plan after the changes up to this serial
     late/<stream>/<batch>  tuples that were late or had no time, as Parquet, or as Arrow where Parquet can't hold them

@@ -236,7 +236,7 @@ class GroupStore:
         for run in self.runs:
             dead = int(np.searchsorted(run.panes, low))
             # What is left of it is copied, so it pays only for a part.
-            kept += [run] if 2 * dead < run.n else [run.between(low, FOREVER)] if dead < run.n else []
+            kept += [run] if 2 * dead < run.n else [run.taken(np.arange(dead, run.n))] if dead < run.n else []
         return GroupStore(self.key, tuple(kept))
 
     def to_table(self) -> pa.Table:

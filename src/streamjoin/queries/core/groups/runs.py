@@ -132,6 +132,9 @@ class GroupPart(Protocol):
     def taken(self, places: Array) -> GroupPart:
         """That of some groups, at ascending places."""
 
+    def sliced(self, first: int, last: int) -> GroupPart:
+        """That of consecutive groups, without a copy."""
+
     def regrouped(self, ids: Array, n: int) -> GroupPart:
         """That of `n` groups, which the groups here belong to."""
 
@@ -173,6 +176,10 @@ class CountPart:
     def taken(self, places: Array) -> CountPart:
         """That of some groups."""
         return CountPart(self.counts[places])
+
+    def sliced(self, first: int, last: int) -> CountPart:
+        """That of consecutive groups."""
+        return CountPart(self.counts[first:last])
 
     def regrouped(self, ids: Array, n: int) -> CountPart:
         """Added up."""
@@ -234,6 +241,10 @@ class SumPart:
     def taken(self, places: Array) -> SumPart:
         """That of some groups."""
         return SumPart(self.rows[places], self.layout)
+
+    def sliced(self, first: int, last: int) -> SumPart:
+        """That of consecutive groups."""
+        return SumPart(self.rows[first:last], self.layout)
 
     def regrouped(self, ids: Array, n: int) -> SumPart:
         """Added up."""
@@ -310,6 +321,10 @@ class BestPart:
         """That of some groups."""
         return BestPart(tuple(column.take(pa.array(places)) for column in self.values), self.greatest)
 
+    def sliced(self, first: int, last: int) -> BestPart:
+        """That of consecutive groups."""
+        return BestPart(tuple(column.slice(first, last - first) for column in self.values), self.greatest)
+
     def regrouped(self, ids: Array, n: int) -> BestPart:
         """The best of each."""
         return BestPart._best(self.values, ids, n, self.greatest)
@@ -376,6 +391,11 @@ class ValuesPart:
         number[places] = np.arange(places.size)
         kept = np.flatnonzero(number[self.owners] >= 0)
         return ValuesPart(number[self.owners[kept]], self.values.take(pa.array(kept)), self.counts[kept], places.size)
+
+    def sliced(self, first: int, last: int) -> ValuesPart:
+        """That of consecutive groups."""
+        a, b = np.searchsorted(self.owners, [first, last]).tolist()
+        return ValuesPart(self.owners[a:b] - first, self.values.slice(a, b - a), self.counts[a:b], last - first)
 
     def regrouped(self, ids: Array, n: int) -> ValuesPart:
         """Put together."""
@@ -446,8 +466,9 @@ class GroupRun:
 
     def between(self, begin: int, end: int) -> GroupRun:
         """The groups of the panes from `begin` to before `end`."""
-        first, last = np.searchsorted(self.panes, [begin, end])
-        return self if last - first == self.n else self.taken(np.arange(first, last))
+        first, last = np.searchsorted(self.panes, [begin, end]).tolist()
+        parts = {key: part.sliced(first, last) for key, part in self.parts.items()}
+        return GroupRun(self.panes[first:last], self.ids[first:last], self.keys, self.counts[first:last], parts)
 
     def taken(self, places: Array) -> GroupRun:
         """Some groups, at ascending places."""
