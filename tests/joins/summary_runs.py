@@ -50,6 +50,9 @@ CONDITIONS: dict[str, tuple[Any, Callable[[Row, Row], bool]]] = {
 }
 
 
+Push = tuple[bool, str, tuple[Row, ...]]
+
+
 @dataclass(frozen=True)
 class Case:
     """A spec, the rule that the oracle follows, and the tuples as they are pushed: side, source, rows."""
@@ -57,7 +60,7 @@ class Case:
     spec: sj.JoinSpec
     rule: Rule
     texts: tuple[str, ...]
-    pushes: tuple[tuple[bool, str, tuple[Row, ...]], ...]
+    pushes: tuple[Push, ...]
 
     @property
     def events(self) -> list[Event]:
@@ -96,10 +99,21 @@ def rows_of(draw: st.DrawFn, times: st.SearchStrategy[int], floats: st.SearchStr
 
 
 @st.composite
-def summary_cases(draw: st.DrawFn, *, ends: bool = False, plain: bool = False, lateness: int = 10**6) -> Case:
-    """A case; `ends` has times at the ends of int64, `plain` the summaries alone that windows' ends decide."""
+def summary_cases(
+    draw: st.DrawFn,
+    *,
+    ends: bool = False,
+    plain: bool = False,
+    lateness: int = 10**6,
+    equalities: bool = False,
+    rising: bool = False,
+) -> Case:
+    """A case; `ends` has times at the ends of int64, `plain` the summaries alone that windows' ends decide.
+
+    `equalities` has no other conditions, and in `rising` cases every source sends in the order of time.
+    """
     self_join = draw(st.booleans())
-    name = draw(st.sampled_from(["key", "none", "two keys"] if plain else sorted(CONDITIONS)))
+    name = draw(st.sampled_from(["key", "none", "two keys"] if plain or equalities else sorted(CONDITIONS)))
     on, match = CONDITIONS[name]
     lengths = st.sampled_from([-(2**64) + 1, MIN, -5, 0, 3, MAX, 2**64 - 1]) if ends else st.integers(-8, 8)
     low, high = sorted((draw(lengths), draw(lengths)))
@@ -129,7 +143,20 @@ def summary_cases(draw: st.DrawFn, *, ends: bool = False, plain: bool = False, l
             rows.append({"id": n, **own})
             n += 1
         pushes.append((not self_join and draw(st.booleans()), draw(st.sampled_from(["a", "b"])), tuple(rows)))
-    return Case(spec, rule, tuple(texts), tuple(pushes))
+    return Case(spec, rule, tuple(texts), _rising(pushes) if rising else tuple(pushes))
+
+
+def _rising(pushes: Sequence[Push]) -> tuple[Push, ...]:
+    """The rows of each source in the order of time, in as many pushes as before."""
+    queues = {
+        (right, source): sorted((row for *key, rows in pushes for row in rows if key == [right, source]), key=_time)
+        for right, source, _ in pushes
+    }
+    return tuple((right, source, tuple(queues[right, source].pop(0) for _ in rows)) for right, source, rows in pushes)
+
+
+def _time(row: Row) -> int:
+    return int(row["t"])
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:

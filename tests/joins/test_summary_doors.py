@@ -109,6 +109,13 @@ def test_pandas_rolling_is_a_summary_of_a_self_join() -> None:
     assert rows["n"].tolist() == stamped.count().tolist()
 
 
+def test_a_tuple_at_the_start_of_its_own_window_does_not_hide_the_one_in_force() -> None:
+    rows = pa.table({"sym": ["A"] * 4, "t": [0, 3, 5, 5], "px": [1.0, 2.0, 4.0, 8.0]})
+    match = sj.Summary({"x": "sum(r.px)"}, between=(0, 0), prevailing=True)
+    with sj.open(sj.JoinSpec(on="sym", time="t", how="left", self_join=True, match=match)) as join:
+        assert pa.concat_tables([join.push(rows), join.close()])["x"].to_pylist() == [None, 1.0, 8.0, 4.0]
+
+
 def test_duckdb_and_a_summary_agree() -> None:
     import duckdb
 
@@ -141,6 +148,20 @@ def test_columns_that_are_not_wanted_are_not_computed() -> None:
     assert (
         rows["n"].to_pylist() == sj.join(left, right, "sym", time="t", how="left", match=spec().match)["n"].to_pylist()
     )
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.decimal32(7, 2), pa.decimal64(12, 2), pa.decimal128(10, -2), pa.decimal256(50, 2)]
+)
+def test_decimals_of_every_width(type_: pa.DataType) -> None:
+    values = pa.array([150, None, -225, 300, 150], pa.int64()).cast(pa.decimal128(19, 0)).cast(pa.decimal128(21, 2))
+    values = pa.array([None if v is None else v * 100 for v in values.to_pylist()], type_)
+    right = pa.table({"sym": ["A"] * 5, "t": [1] * 5, "px": values})
+    names = ("sum", "min", "max", "first", "last")
+    summaries = {name: f"{name}(r.px)" for name in names} | {"kinds": "count(DISTINCT r.px)", "mean": "avg(r.px)"}
+    rows = sj.join(pa.table({"sym": ["A"], "t": [1]}), right, "sym", time="t", match=sj.Summary(summaries, (-1, 0)))
+    wanted = {"sum": 37500, "min": -22500, "max": 30000, "first": 15000, "last": 15000, "kinds": 3, "mean": 9375.0}
+    assert rows.drop_columns(["sym", "t"]).to_pylist() == [wanted]
 
 
 def test_a_sum_beyond_its_type_is_null_and_counted() -> None:
@@ -202,11 +223,6 @@ def test_state_is_bounded_by_the_windows(monkeypatch: pytest.MonkeyPatch) -> Non
             largest = max(largest, join.metrics()["stored"], join.metrics()["keys"])
         assert largest < 10_000
         join.close()
-
-
-def test_spark_says_that_it_has_no_summaries() -> None:
-    with pytest.raises(NotSupportedError, match="match=Summary does not run on Spark yet"):
-        sj.spark.join(None, None, spec())  # type: ignore[arg-type]
 
 
 def test_threads_change_nothing() -> None:

@@ -11,11 +11,21 @@ import pyarrow.parquet as pq
 
 from streamjoin.testing.cases import JoinCase
 from tests.spark.arrival_model import Model
-from tests.spark.exactly_once_driver import ARRIVAL_SPEC, AS_OF_SPEC, FULL_SPEC, KINDS, TIME_CASE, joined, started
+from tests.spark.exactly_once_driver import (
+    ARRIVAL_SPEC,
+    AS_OF_SPEC,
+    FULL_SPEC,
+    KINDS,
+    SUMMARY_SPEC,
+    TIME_CASE,
+    joined,
+    started,
+)
 from tests.spark.joining import expected, pairs, read_parquet, stream, tables, write_files
 from tests.spark.three_sources import (
     SCHEMA,
     SPEC,
+    embedded_rows,
     expected_pairs,
     expected_rows,
     rising_rows,
@@ -68,6 +78,8 @@ def check_same(directory: Path, other: Path) -> None:
     for kind in ("time", "arrival", "full", "as_of"):
         assert _sorted_bytes(directory / kind) == _sorted_bytes(other / kind)
     assert _bytes(rows_in_order(directory / "ordered")) == _bytes(rows_in_order(other / "ordered"))
+    # What is in the place of a NULL depends on the file.
+    assert rows_in_order(directory / "summary").to_pylist() == rows_in_order(other / "summary").to_pylist()
 
 
 def check_output(directory: Path, lap: int) -> None:
@@ -83,6 +95,7 @@ def check_output(directory: Path, lap: int) -> None:
     ordered = rows_in_order(directory / "ordered")
     ids = list(zip(ordered["id_left"].to_pylist(), ordered["id_right"].to_pylist(), strict=True))
     assert ids == expected_pairs([a, b], c, SPEC)
+    assert rows_in_order(directory / "summary").to_pylist() == embedded_rows(a, c, SUMMARY_SPEC).to_pylist()
     for kind in KINDS:
         late_rows = pq.read_table(directory / kind / "late")
         assert sorted(late_rows["id_left"].to_pylist()) == list(TIMELESS)

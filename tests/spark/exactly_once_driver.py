@@ -19,10 +19,19 @@ from tests.spark.three_sources import COUNT_SPEC, SPEC, read_source
 TIME_CASE = next(case for case in CASES if case.name == "key, two bands and a condition")
 CONNECT = "connect "
 """Before a master: a Spark Connect server there."""
-KINDS = ("time", "arrival", "full", "as_of", "ordered")
+KINDS = ("time", "arrival", "full", "as_of", "summary", "ordered")
 FULL_SPEC = replace(COUNT_SPEC, how="full")
 ARRIVAL_SPEC = replace(COUNT_SPEC, how="full", window=sj.TimeWindow(6))
 AS_OF_SPEC = sj.JoinSpec(sj.Equi("x"), match=sj.AsOf("nearest", 6), time="t", order="event_time", how="left")
+SUMMARY_SPEC = sj.JoinSpec(
+    sj.Equi("x"),
+    match=sj.Summary(
+        {"n": "count(*)", "s": "sum(r.id * 0.1)", "top": "max(r.id)", "mid": "median(r.t)"}, (-9, 3), prevailing=True
+    ),
+    time="t",
+    order="event_time",
+    how="left",
+)
 # Batches fold only what is tiny, so that merges run in the background; the join by time also moves the rest of runs.
 BACKGROUND = MergePolicy(slack=150, floor=0, runs=1, inline=0, expired=1000)
 MOVING = replace(BACKGROUND, expired=20)
@@ -54,6 +63,8 @@ def joined(
         left, right = (read_source(spark, directory / name, per_batch) for name in "ac")
         return build(left, right, ARRIVAL_SPEC, Options(**options), MOVING)
     a, b, c = (Source(read_source(spark, directory / name, per_batch), position="id") for name in "abc")
+    if kind == "summary":
+        return build(a, c, SUMMARY_SPEC, Options(**options, ordered=True), BACKGROUND)
     if kind != "ordered":
         return build(a, c, FULL_SPEC if kind == "full" else AS_OF_SPEC, Options(**options), BACKGROUND)
     return build([a, b], c, SPEC, Options(**options, ordered=True, positions=True), BACKGROUND)

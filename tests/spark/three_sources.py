@@ -83,6 +83,12 @@ def expected_pairs(
     return [(ids[0][l], ids[1][r]) for l, r in pairs]
 
 
+def embedded_rows(left: Sequence[Row], right: Sequence[Row], spec: sj.JoinSpec) -> pa.Table:
+    """The rows that the embedded engine gives before the end of its input."""
+    with sj.open(spec, on_close=lambda _: None) as join:
+        return join.push(*(pa.Table.from_pylist(list(rows), SCHEMA) for rows in (left, right)))
+
+
 def expected_rows(left: Sequence[Row], right: Sequence[Row], spec: sj.JoinSpec) -> list[conformance.IdPair]:
     """The oracle's rows of a kind of join that are decided when both sides end.
 

@@ -174,6 +174,7 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
             f"time column {bound.time.left!r} is an interval: Spark's watermarks count timestamps; cast it to a "
             "timestamp or to an integer"
         )
+    _check_summary(bound)
     for i, (side, sources) in enumerate(sides.items()):
         check_collations(f"the {side} side of the join", sources[0].frame, _compared(bound, i, plans[i]))
     frames = [
@@ -268,7 +269,11 @@ def _gate(
         _check_kind(spec, options)
     # Of two new intervals the one that begins first may reach further than all stored ones, unknown to its range.
     unknown = kind and with_interval_index(bound).intervals is not None
-    if not (unknown or counted or several or options.ordered or options.positions or options.idle is not None):
+    # The rows of a window are summarised in their order.
+    summarises = bound.summary is not None
+    if not (
+        unknown or summarises or counted or several or options.ordered or options.positions or options.idle is not None
+    ):
         return None
     return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate)
 
@@ -285,18 +290,28 @@ def _former_sources(
 
 def _check_kind(spec: JoinSpec, options: Options) -> None:
     """Reject options that have no meaning for a kind of join other than inner."""
-    kind = f"how={spec.how!r}" if spec.match is None else "match=AsOf"
+    kind = f"how={spec.how!r}" if spec.match is None else f"match={type(spec.match).__name__}"
     if options.positions:
         raise NotSupportedError(
             f"positions=True numbers the two tuples of a pair, and {kind} gives other rows as well; use ordered=True"
         )
     if options.punctuate and spec.left_only:
-        raise NotSupportedError(f"punctuate=True ends a batch with a result time, and how={spec.how!r} has none")
+        raise NotSupportedError(f"punctuate=True ends a batch with a result time, and {kind} has none")
     counted = [side for side, window in zip(("left", "right"), spec.windows, strict=True) if _is_counted(window)]
     if options.punctuate and spec.match is None and set(counted) & set(spec.preserved):
         raise NotSupportedError(
             f"punctuate=True with {kind} and a CountWindow: an unmatched tuple stays for as long as no others come, so "
             "no time is known before which no result follows; use a TimeWindow"
+        )
+
+
+def _check_summary(bound: BoundSpec) -> None:
+    """Reject summaries whose matches lie in the ranges of several keys."""
+    if bound.summary is not None and not bound.summary.by_equalities:
+        raise NotSupportedError(
+            f"match=Summary on {bound.spec.predicate}: on Spark the condition is equalities, or none (on=None), as "
+            "one task has all tuples of a key, and none has all those that another condition compares; leave it out, "
+            "or join with sj.live or sj.open, which summarise under any condition"
         )
 
 
@@ -325,11 +340,6 @@ def _checked(spec: JoinSpec) -> JoinSpec:
         raise NotSupportedError(
             "order='arrival' has no meaning on Spark: partitions have no common order of arrival: leave order= out "
             "of the spec, or write order='event_time'"
-        )
-    if isinstance(spec.match, Summary):
-        raise NotSupportedError(
-            "match=Summary does not run on Spark yet: join there without it and group the pairs, or join with sj.live "
-            "or sj.open, which have summaries"
         )
     return spec.in_order()
 
@@ -398,6 +408,9 @@ def _compared(bound: BoundSpec, side: int, plans: Sequence[SourcePlan]) -> set[s
     if bound.residual is not None:
         both = ("l", "r") if bound.spec.self_join else ("r" if side else "l",)
         names |= {column.name for column in bound.residual.columns if column.qualifier in both}
+    if isinstance(bound.spec.match, Summary):
+        names |= bound.spec.match.columns("r" if side else "l")
+        names |= bound.spec.match.columns("r") if bound.spec.self_join else set()
     if bound.spec.self_join:
         names |= {term.right.name for term in bound.keys}
     return names | {plan.by for plan in plans if plan.by is not None}
@@ -477,6 +490,9 @@ def _output_schema(blueprint: Blueprint, frames: Sequence[DataFrame]) -> StructT
     schemas = {"left": bound.left_schema, "right": bound.right_schema}
     fields = []
     for c, field in zip(bound.columns, bound.schema, strict=False):
+        if c.side == "summary":
+            fields.append(StructField(c.name, from_arrow_type(field.type)))
+            continue
         type_ = sources[c.side][c.source].dataType
         if not field.type.equals(schemas[c.side].field(c.source).type):
             # A key that appears once, in the common type of both sides.

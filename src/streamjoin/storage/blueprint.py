@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from streamjoin.model.binding import BoundSpec, condition_text
 from streamjoin.model.comparisons import with_interval_index
+from streamjoin.model.summary import Summary
 from streamjoin.storage.merging import NEVER, MergePolicy, horizons
 
 FORMAT = 2
@@ -86,14 +87,19 @@ class Blueprint:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", with_interval_index(self.bound))
-        if self.by_key:
+        if self.keeps_newest:
             object.__setattr__(self, "policy", replace(self.policy, whole=True))
 
     @property
     def windows(self) -> tuple[int, int]:
-        """The lengths of both windows, in ticks or tuples; an as-of join has none, and its clocks are horizons."""
+        """The lengths of both windows, in ticks or tuples; an as-of join has none, and its clocks are horizons.
+
+        Of a summary, how long a left tuple waits, and how far its window reaches back.
+        """
         if self.bound.match is not None:
             return 0, 0
+        if self.bound.summary is not None:
+            return max(0, self.bound.summary.high), max(0, -self.bound.summary.low)
         left, right = self.bound.windows
         return left.size, right.size
 
@@ -108,7 +114,8 @@ class Blueprint:
     @property
     def preserved(self) -> tuple[int, ...]:
         """The sides whose unmatched tuples come out where they leave their windows."""
-        return () if self.bound.match is not None else tuple(SIDES.index(side) for side in self.bound.spec.preserved)
+        spec = self.bound.spec
+        return () if spec.match is not None else tuple(SIDES.index(side) for side in spec.preserved)
 
     @property
     def marked(self) -> tuple[int, ...]:
@@ -137,8 +144,19 @@ class Blueprint:
 
     @property
     def by_key(self) -> bool:
-        """Whether the join is an as-of join by key, which keeps the newest right tuple of each key."""
-        return self.bound.match is not None and self.bound.match.by_equalities
+        """Whether one range has all tuples of a key: in an as-of join by key, and in one with summaries."""
+        return self.summarises or (self.bound.match is not None and self.bound.match.by_equalities)
+
+    @property
+    def summarises(self) -> bool:
+        """Whether left tuples wait, with keys or without, until their windows are complete."""
+        return self.bound.summary is not None
+
+    @property
+    def keeps_newest(self) -> bool:
+        """Whether the newest right tuple of each key is needed, however old it is."""
+        match = self.bound.spec.match
+        return match.prevailing if isinstance(match, Summary) else self.by_key
 
     @property
     def indexed(self) -> bool:
@@ -211,8 +229,16 @@ class Blueprint:
             "left sources": ", ".join(map(str, gate.sources[0])) if gate else ANY_ORDER,
             "right sources": ", ".join(map(str, gate.sources[1])) if gate else ANY_ORDER,
             **({} if spec.how == "inner" else {"how": spec.how}),
-            **({} if spec.match is None else {"match": str(spec.match)}),
+            **({} if spec.match is None else {"match": self._match_text}),
         }
+
+    @property
+    def _match_text(self) -> str:
+        """What the log depends on of an as-of join or of summaries: the state is the same for any aggregates."""
+        match = self.bound.spec.match
+        if not isinstance(match, Summary):
+            return str(match)
+        return f"summary between {match.between}" + ", with the one in force" * match.prevailing
 
     @property
     def former_description(self) -> dict[str, str] | None:

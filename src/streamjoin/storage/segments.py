@@ -131,7 +131,7 @@ def layout(blueprint: Blueprint, part: int) -> SegmentLayout:
     if part >= KEYLESS:
         columns = pa.schema([*((name, pa.int64()) for name in _MARKED), *blueprint.schema(side)])
         return SegmentLayout(_MARKED, _MARKED, columns)
-    # The left rows of an as-of join by key are stored under the words of their keys on the right side.
+    # By key left rows are stored under the words of their keys on the right side.
     plain = len(bound.index) == 1 and not (blueprint.by_key and side == 0)
     names = [_word_column(bound.index[0], side) if plain else None, _time_column(blueprint, side)]
     names += [_word_column(bound.terms[i], side) for i in blueprint.open_terms]

@@ -50,7 +50,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from streamjoin.model.binding import bind
-from streamjoin.model.predicates import Theta
+from streamjoin.model.predicates import Equi, Theta
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.summary import Summary
 from streamjoin.model.window import CountWindow
@@ -79,7 +79,7 @@ def refused_part(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> str:
         return "join.time"
     spec = pipeline.spec
     if isinstance(spec.match, Summary):
-        return "join.summary"
+        return _refused_summary(spec, left, right)
     # The join fails with any condition, for example because of the window's unit.
     if not _binds(replace(spec, on=Theta("1 = 1")), left, right):
         return _refused_length(spec, left, right)
@@ -87,6 +87,15 @@ def refused_part(pipeline: Pipeline, rows: Mapping[str, DataFrame]) -> str:
         if not _binds(replace(spec, on=term), left, right):
             return f"on.{number}"
     return "join.columns" if pipeline.join.columns is not None else "join"
+
+
+def _refused_summary(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> str:
+    """Which part of a join with summaries is refused."""
+    plain = replace(spec, window=CountWindow(1), match=None, lateness=None)
+    for number, term in enumerate(spec.predicate.terms()):
+        if not isinstance(term, Equi) or not _binds(replace(plain, on=term), left, right):
+            return f"on.{number}"
+    return "join.summary"
 
 
 def _refused_length(spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> str:

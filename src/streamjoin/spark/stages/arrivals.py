@@ -104,7 +104,8 @@ def arrivals(
             else:
                 keyless = _spread(side, table, ticks, places, facts)
             usable &= ~mask
-    if encoded.valid is not None and not (given_out and bound.intervals is not None):
+    waits = blueprint.summarises and side == 0
+    if encoded.valid is not None and not waits and not (given_out and bound.intervals is not None):
         usable &= encoded.valid
     index = index_words(blueprint, encoded, longest[1 - side])
     probes, own = _probes(blueprint, side, table, encoded, index, ticks, usable, received.owned)
@@ -149,7 +150,7 @@ def _probes(
 ) -> tuple[SortedProbes, Array]:
     """The usable rows by word, and which of them the range stores."""
     places = np.flatnonzero(usable)
-    words, order = sort_entries(owned_by(blueprint, side, index)[places], places)
+    words, order = sort_entries(owned_by(blueprint, side, encoded, index)[places], places)
     terms = [encoded.terms[i].take(order) for i in blueprint.open_terms]
     rows = table.take(pa.array(order))
     ids, seqs, upto = (_column(rows, name) for name in (ROW_ID, SEQ, UPTO))

@@ -38,6 +38,7 @@ from streamjoin.spark.stages.parts import Part, Spool, markers, opened
 from streamjoin.spark.stages.punctuation import Punctuation, write_punctuation
 from streamjoin.spark.stages.route import SEQ, UPTO, Longest, by_range, conformed, index_words, longest_stored
 from streamjoin.spark.stages.scaling import agreed, planned
+from streamjoin.spark.stages.summary_gate import SummaryGate
 from streamjoin.storage.blueprint import SIDES, Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.pieces import Block, BlockRows
@@ -125,7 +126,9 @@ class GateOfBatch:
         """The new rows of each side."""
         self._sides = (0,) if blueprint.bound.spec.self_join else (0, 1)
         self._ends = log.end == batch
-        self._kind = KindGate(blueprint, ends=self._ends)
+        self._kind: KindGate | SummaryGate = KindGate(blueprint, ends=self._ends)
+        if blueprint.summarises:
+            self._kind = SummaryGate(blueprint, ends=self._ends)
 
     def parts(self, packed_parts: Sequence[tuple[int, int, int, pa.Buffer]], now_ms: int | None) -> Iterator[Part]:
         """Publish the state of the gate after the batch, then yield the ready rows by range."""
@@ -309,8 +312,7 @@ class GateOfBatch:
             table = pa.Table.from_arrays(columns, schema=self._waiting_schema(side)).combine_chunks()
             blocks[side] = [BlockRows(batch, 0, 0) for batch in table.to_batches()]
         tick = None if after.bound == Standing({}).bound else after.bound[0]
-        itself = len(self._sides) == 1 or self._blueprint.bound.match is not None
-        positions = [side.counts[0] if itself else sum(side.counts) for side in (before, after)]
+        positions = self._kind.positions(before.counts, after.counts)
         waiting = [side.rows.ticks.size for side in rest]
         facts = {
             "standing": after.to_json(),

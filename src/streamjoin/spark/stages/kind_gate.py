@@ -180,6 +180,13 @@ class KindGate:
             clocks[side] = None if gone == NEVER else gone + plan.windows[side] - itself * plan.counted[side]
         return clocks
 
+    def positions(self, before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
+        """The first and the end position of the batch's rows, from the released tuples before and after it."""
+        plan = self._blueprint
+        itself = plan.bound.spec.self_join or plan.bound.match is not None
+        first, end = (counts[0] if itself else sum(counts) for counts in (before, after))
+        return first, end
+
     def earliest(self, tick: int | None) -> int | None:
         """The time before which no result follows; None if there is none."""
         plan = self._blueprint

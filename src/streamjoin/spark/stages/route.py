@@ -138,9 +138,14 @@ def index_words(blueprint: Blueprint, encoded: Encoded, longest: int = 0) -> Ter
     return TermWords(nothing, nothing, nothing)
 
 
-def owned_by(blueprint: Blueprint, role: int, index: TermWords) -> Array:
-    """The words by which rows have their owners; an as-of join by key has its left rows where the right ones are."""
-    return index.lo if blueprint.by_key and role == 0 else index.word
+def owned_by(blueprint: Blueprint, role: int, encoded: Encoded, index: TermWords) -> Array:
+    """The words by which rows have their owners; by key the left rows are where the right ones are."""
+    if role or not blueprint.by_key:
+        return index.word
+    if blueprint.summarises and encoded.valid is not None:
+        # Left rows without a key have empty windows, and wait like the others.
+        return np.where(encoded.valid, index.lo, 0)
+    return index.lo
 
 
 def by_range(
@@ -158,9 +163,9 @@ def by_range(
     side: Literal["left", "right"] = "right" if role else "left"
     encoded = SideEncoder(blueprint.bound, side).encode(pa.Table.from_batches([rows]))
     index = index_words(blueprint, encoded, longest[1 - role])
-    word = owned_by(blueprint, role, index)
+    word = owned_by(blueprint, role, encoded, index)
     owner, lo, hi = points.owners(word, first), index.lo, index.hi
-    if encoded.valid is not None:
+    if encoded.valid is not None and not (blueprint.summarises and role == 0):
         anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % points.ranges
         owner = np.where(encoded.valid, owner, anywhere)
         lo, hi = np.where(encoded.valid, lo, 1), np.where(encoded.valid, hi, 0)

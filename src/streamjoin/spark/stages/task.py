@@ -35,6 +35,7 @@ from streamjoin.spark.stages.punctuation import write_punctuation
 from streamjoin.spark.stages.route import longest_stored, part_schema
 from streamjoin.spark.stages.scaling import agreed, asked_for, planned
 from streamjoin.spark.stages.spending import tell
+from streamjoin.spark.stages.summary_task import SummaryRange
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import KEYLESS, MARKS, StoredRun
@@ -160,6 +161,8 @@ class RangeOfBatch:
         if self._blueprint.bound.match is not None:
             on_arrival = self._blueprint.on_arrival
             results = self._join_as_of_on_arrival(rows, old) if on_arrival else self._join_as_of(rows, old)
+        elif self._blueprint.summarises:
+            results = self._summarise(rows, old)
         elif self._blueprint.marked:
             results = self._join_marked(rows, old)
         else:
@@ -269,6 +272,17 @@ class RangeOfBatch:
             gone_before=facts.before.gone,
             ended=self._log.end == self._batch,
         )
+
+    def _summarise(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
+        """The rows of a join with summaries; left rows are stored until their windows are complete."""
+        plan, clocks = self._blueprint, self._of_gate()[0]["clocks"]
+        ended = self._log.end == self._batch
+        share = SummaryRange(rows, plan.horizons(self._before.clocks), None if ended else plan.horizons(clocks))
+        if plan.keeps_newest:
+            self._publish(rows.new, [[], []], share.kept())
+        else:
+            self._publish(rows.new, old)
+        return share.rows()
 
     def _of_gate(self) -> tuple[dict[str, Any], MappedPiece]:
         if self._gate is None:

@@ -19,15 +19,19 @@ _EVERYWHERE = WordRange((-(1 << 63), 0), None)
 
 @dataclass(frozen=True)
 class Undecided:
-    """By side: tuples in the gate, and others without a match, or in an as-of join, that may still get one."""
+    """By side: tuples in the gate, and others without a match, or in an as-of join, that may still get one.
+
+    `windows` are released left tuples with summaries whose windows are not complete.
+    """
 
     gate: tuple[int, int] = (0, 0)
     unmatched: tuple[int, int] = (0, 0)
+    windows: int = 0
 
     @property
     def total(self) -> int:
         """All of them."""
-        return sum(self.gate) + sum(self.unmatched)
+        return sum(self.gate) + sum(self.unmatched) + self.windows
 
     def __str__(self) -> str:
         parts = []
@@ -35,6 +39,8 @@ class Undecided:
             parts.append(f"{_sides(self.gate)} in the gate, until every source has passed their times")
         if any(self.unmatched):
             parts.append(f"{_sides(self.unmatched)} for a match or a nearer one, until none can follow")
+        if self.windows:
+            parts.append(f"{self.windows:,} left with a window that right ones may still fall into")
         tuples = f"{self.total:,} tuple{'' if self.total == 1 else 's'}"
         return f"{tuples} wait{'s' if self.total == 1 else ''} undecided: {'; '.join(parts)}"
 
@@ -63,7 +69,7 @@ def undecided(blueprint: Blueprint, log: WindowLog, batch: int) -> Undecided:
                     there &= ~state.marks[side].at(segment.seqs)
                 unmatched[side] += int(np.count_nonzero(there))
     left, right = footer["waiting"] if len(footer["waiting"]) == 2 else (*footer["waiting"], 0)
-    return Undecided((left, right), (unmatched[0], unmatched[1]))
+    return Undecided((left, right), (unmatched[0], unmatched[1]), footer.get("undecided", 0))
 
 
 def _unmatched(blueprint: Blueprint, log: WindowLog, manifest: Manifest) -> tuple[int, int]:
