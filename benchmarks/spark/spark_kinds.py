@@ -1,7 +1,8 @@
 """The kinds of join on Spark beside the inner join, on the same files in the same session.
 
-All but the as-of joins by key join by |l.key - r.key| <= 1 in windows of as many tuples as a batch has, at about one
-partner per tuple. As-of joins by key look up one of 500 symbols. Joins on intervals ask for l.key BETWEEN r.key AND
+All but the joins by symbol join by |l.key - r.key| <= 1 in windows of as many tuples as a batch has, at about one
+partner per tuple. As-of joins by key look up one of 500 symbols; summaries count, add and compare the right tuples of a
+symbol in a window behind each left one. Joins on intervals ask for l.key BETWEEN r.key AND
 r.payload, with lengths over three orders of magnitude, at about as many partners. The rounds run all kinds in turn. The
 inner joins have no gate, the others do: the ratio includes it.
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 INNER = "inner"
 HOWS = (INNER, "left", "right", "full", "semi", "anti")
 AS_OF = ("as-of backward", "as-of nearest", "as-of by band")
+SUMMARY = "summary"
 INTERVALS = ("interval", "interval, left")
 _AIM, _STEP_US, _SYMBOLS, _MEAN_LENGTH = 0.8, 1_000, 500, 145
 
@@ -41,6 +43,10 @@ def spec_of(kind: str, rows: int) -> sj.JoinSpec:
         how: Literal["left", "inner"] = "left" if kind.endswith("left") else "inner"
         within = sj.Within("key", "key", "payload")
         return sj.JoinSpec(within, sj.TimeWindow(length), time="ts", order="event_time", how=how)
+    if kind == SUMMARY:
+        values = {"n": "count(*)", "total": "sum(r.key)", "low": "min(r.key)", "high": "max(r.key)"}
+        around = sj.Summary(values, between=(f"-{rows * _STEP_US} us", "0 us"))
+        return sj.JoinSpec(sj.Equi("payload"), match=around, time="ts", order="event_time", how="left")
     near = timedelta(microseconds=rows // 20 * _STEP_US)
     match = sj.AsOf("nearest", near) if kind == "as-of nearest" else sj.AsOf("backward", length)
     on = sj.Band("key", "key", 1) if kind == "as-of by band" else sj.Equi("payload")
@@ -58,7 +64,7 @@ class SparkKinds(SparkExperiment):
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each kind, with small and with large batches."""
         batches = (20_000,) if quick else (100_000, 400_000)
-        return [{"batch": batch, "kind": kind} for batch in batches for kind in (*HOWS, *AS_OF, *INTERVALS)]
+        return [{"batch": batch, "kind": kind} for batch in batches for kind in (*HOWS, *AS_OF, SUMMARY, *INTERVALS)]
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The inner join of the same files."""
@@ -96,8 +102,18 @@ class SparkKinds(SparkExperiment):
         axes.set(ylabel="rows/s")
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """The rate of each kind as a share of the inner join's."""
+        """The rate of each kind as a share of the inner join's, and that of summaries as one of the as-of join's."""
+        rates = {(row["batch"], row["kind"]): row["rows_per_s"] for row in rows}
+        shares = [(batch, rates[batch, SUMMARY] / rates[batch, AS_OF[0]]) for batch, kind in rates if kind == SUMMARY]
         return [
+            judge_aim(
+                f"summaries at {_AIM:.0%} of the as-of join's rate, batches of {batch:,}",
+                f"{share:.0%}",
+                f"rows/s over those of {AS_OF[0]}, at least {_AIM}",
+                met=share >= _AIM,
+            )
+            for batch, share in shares
+        ] + [
             judge_aim(
                 f"{row['kind']} at {_AIM:.0%} of the inner join's rate, batches of {row['batch']:,}",
                 f"{row['ratio']:.0%}",
@@ -105,7 +121,7 @@ class SparkKinds(SparkExperiment):
                 met=row["ratio"] >= _AIM,
             )
             for row in rows
-            if "ratio" in row
+            if "ratio" in row and row["kind"] != SUMMARY
         ]
 
 
