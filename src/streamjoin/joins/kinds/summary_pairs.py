@@ -32,7 +32,7 @@ _BLOCK = 1 << 18
 _ALONE = Workers(1)
 
 
-class Matches:
+class WindowMatches:
     """Lists and summarises the matches of left tuples for some aggregates of one join."""
 
     def __init__(self, bound: BoundSpec, aggregates: Sequence[Aggregate]) -> None:

@@ -13,7 +13,7 @@ from streamjoin._arrays import Array
 from streamjoin.joins.kinds.base import gather_or_null
 from streamjoin.joins.kinds.exact_columns import average_column, counts_of, float_averages, float_column, sum_column
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
-from streamjoin.joins.kinds.summary_pairs import RIGHT_COLUMN, Matches
+from streamjoin.joins.kinds.summary_pairs import RIGHT_COLUMN, WindowMatches
 from streamjoin.joins.kinds.summary_state import Ranges, RightSide
 from streamjoin.joins.kinds.summary_values import computed
 from streamjoin.model.binding import BoundSpec, BoundSummary
@@ -41,7 +41,7 @@ class SummaryRows:
         ]
         read = {c.name for _, expression in self._results for c in expression.columns}
         self._used = [number for number in range(len(self._plan.aggregates)) if str(number) in read]
-        self._matches = Matches(bound, [self._plan.aggregates[number] for number in self._listed()])
+        self._matches = WindowMatches(bound, [self._plan.aggregates[number] for number in self._listed()])
         self._arguments = self._arguments_of_windows()
         self.overflowed = 0
         """How many sums their type could not hold."""
