@@ -141,6 +141,8 @@ class SummaryOperator:
 
         def restore() -> None:
             self._right, self._numbers, self._own, self._room, self._rows.overflowed, self.bound, self.no_rows = state
+            # What was left behind is in use again.
+            self._spare = self._retired = None
             for part in parts:
                 part()
 
