@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 import streamjoin as sj
+from streamjoin.joins.kinds import summary_operator, summary_rows
 from streamjoin.model.errors import NotSupportedError, SchemaError, TooManyRowsError
 from tests.joins.live_runs import ending
 from tests.joins.summary_runs import SCHEMA, Case, rows_in, summary_cases, table_of
@@ -223,6 +224,34 @@ def test_state_is_bounded_by_the_windows(monkeypatch: pytest.MonkeyPatch) -> Non
             largest = max(largest, join.metrics()["stored"], join.metrics()["keys"])
         assert largest < 10_000
         join.close()
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_a_failed_call_finds_its_tuples_where_they_were(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sides are built anew in every step, in the memory of earlier ones, also in the call that fails."""
+    monkeypatch.setattr(summary_operator, "_LEAST_STORED", 2)
+    monkeypatch.setattr(summary_operator, "_LARGEST_CHUNK", 8)
+    left, right = tables(300)
+    wanted = sj.join(left, right, "sym", time="t", how="left", match=spec(between=(-2, 1)).match)
+    made, calls = summary_rows.SummaryRows.table, [0]
+
+    def failing(self: Any, *arguments: Any) -> pa.Table:
+        calls[0] += 1
+        if calls[0] == steps:
+            raise MemoryError
+        return made(self, *arguments)
+
+    parts = []
+    with sj.open(spec(between=(-2, 1))) as join:
+        for begin in range(0, 300, 30):
+            sides = left.slice(begin, 30), right.slice(begin, 30)
+            calls[0] = 0
+            with monkeypatch.context() as patch, pytest.raises(MemoryError):
+                patch.setattr(summary_rows.SummaryRows, "table", failing)
+                join.push(*sides)
+            parts.append(join.push(*sides))
+        parts.append(join.close())
+    assert pa.concat_tables(parts).equals(wanted)
 
 
 def test_threads_change_nothing() -> None:
