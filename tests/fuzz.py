@@ -54,6 +54,11 @@ TARGETS = (
     "tests/spark/test_kind_stages.py",
     "tests/spark/test_end_of_input.py",
     "tests/windows/test_clock.py",
+    "tests/joins/test_live_here.py",
+    "tests/queries/test_groups.py",
+    "tests/queries/test_window_joins.py",
+    "tests/spark/test_arrival_stages.py",
+    "tests/spark/test_summary_stages.py",
 )
 
 
