@@ -63,7 +63,9 @@ class LiveThreads(Experiment):
         window = cell["window"]
         left, right = (_batches(side, 2 * window, context.seed) for side in (0, 1))
         filling = window // _BATCH
-        spec = sj.JoinSpec(on=_CONDITIONS[cell["condition"]], window=sj.CountWindow(window), time="t")
+        spec = sj.JoinSpec(
+            on=_CONDITIONS[cell["condition"]], window=sj.CountWindow(window), time="t", order="event_time"
+        )
         schemas = {"left_schema": left[0].schema, "right_schema": right[0].schema}
         with sj.live(spec, cell["algorithm"], cell["workers"], **schemas) as join:
             join.on_rows(len)
