@@ -261,3 +261,12 @@ def test_threads_change_nothing() -> None:
         with sj.open(spec(), workers=workers) as join:
             case_rows.append(pa.concat_tables([join.push(left, right), join.close()]))
     assert case_rows[0].equals(case_rows[1])
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+def test_of_two_zeros_the_first_is_taken(zeros: tuple[float, float]) -> None:
+    match = sj.Summary({"a": "arg_min(r.name, r.px)", "b": "arg_max(r.name, r.px)"}, between=(-9, 0))
+    right = [{"t": t, "px": px, "name": name} for t, (px, name) in enumerate(zip(zeros, "xy", strict=True))]
+    with sj.open(sj.JoinSpec(on=None, time="t", how="left", match=match)) as join:
+        rows = join.push([{"t": 5}], right).to_pylist() + join.close().to_pylist()
+    assert rows == [{"t": 5, "a": "x", "b": "x"}]

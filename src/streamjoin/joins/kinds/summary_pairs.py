@@ -145,8 +145,10 @@ def _chosen(aggregate: Aggregate, arguments: list[pa.Array], groups: Array, n: i
     value, by = arguments[0], arguments[-1]
     present = _present(value) & _present(by)
     if aggregate.function.startswith("ARG") and pa.types.is_floating(by.type):
-        # NaN is neither the least nor the greatest.
-        present &= ~np.isnan(by.fill_null(0.0).to_numpy(zero_copy_only=False))
+        # NaN is neither the least nor the greatest, and the zero with a sign is the other zero.
+        numbers = by.fill_null(0.0).to_numpy(zero_copy_only=False)
+        present &= ~np.isnan(numbers)
+        by = pa.array(numbers + 0.0, by.type)
     places = np.flatnonzero(present)
     if aggregate.function == "LAST":
         places = places[::-1]
