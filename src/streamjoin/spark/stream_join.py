@@ -270,10 +270,8 @@ def _gate(
     # Of two new intervals the one that begins first may reach further than all stored ones, unknown to its range.
     unknown = kind and with_interval_index(bound).intervals is not None
     # The rows of a window are summarised in their order.
-    summarises = bound.summary is not None
-    if not (
-        unknown or summarises or counted or several or options.ordered or options.positions or options.idle is not None
-    ):
+    needed = unknown or counted or several or bound.summary is not None
+    if not (needed or options.ordered or options.positions or options.idle is not None):
         return None
     return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate)
 
