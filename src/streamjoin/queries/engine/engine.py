@@ -29,7 +29,6 @@ from streamjoin.queries.core.changes import Action, Create, check_name, names_af
 from streamjoin.queries.core.explain import Explanation
 from streamjoin.queries.core.intervals import fit_interval
 from streamjoin.queries.core.probe_plan import PathKey, Paths, shared_steps
-from streamjoin.queries.core.sampling import PREVIEWED, sample
 from streamjoin.queries.core.settings import Lateness, Settings
 from streamjoin.queries.core.shared import Snapshot
 from streamjoin.queries.engine.assembly import (
@@ -57,6 +56,7 @@ from streamjoin.queries.engine.info import (
 from streamjoin.queries.engine.journal import Position
 from streamjoin.queries.engine.loop import BatchLoop
 from streamjoin.queries.engine.open_groups import open_groups_of, rows_so_far
+from streamjoin.queries.engine.sampling import PREVIEWED, sample
 from streamjoin.queries.engine.stored import EngineChange
 from streamjoin.queries.engine.stream_readers import StreamReaders
 from streamjoin.queries.language.plan import JoinStep, Query, Stream, query_name

@@ -20,8 +20,8 @@ from streamjoin.queries.core.arrivals import Aside
 from streamjoin.queries.core.buckets import Bucket
 from streamjoin.queries.core.changes import Action
 from streamjoin.queries.core.explain import QueryCost
-from streamjoin.queries.core.sampling import PREVIEWED
 from streamjoin.queries.engine.info import LATENCY_STAGES, Columns, QueryInfo, QueryState, StreamInfo
+from streamjoin.queries.engine.sampling import PREVIEWED
 from streamjoin.queries.language.plan import Query, Stream
 from streamjoin.queries.sinks.base import NewestRows, Sink, SinkCapabilities, capabilities
 from streamjoin.windows.clock import NEVER
