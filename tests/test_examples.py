@@ -171,8 +171,8 @@ def test_weather_around(tmp_path: Path) -> None:
 def test_markouts(tmp_path: Path) -> None:
     assert shown("markouts.py", tmp_path).splitlines() == [
         "7,200 trades, 7,136 of them with all markouts so far",
-        " 1 s after: +1.37 cents on average, ahead 63% of the time",
-        " 5 s after: +1.37 cents on average, ahead 56% of the time",
+        " 1 s after: +1.41 cents on average, ahead 69% of the time",
+        " 5 s after: +1.41 cents on average, ahead 57% of the time",
         "30 s after: +1.38 cents on average, ahead 54% of the time",
     ]
 

@@ -117,7 +117,7 @@ def test_a_directory_that_cannot_be_written_to_stops_nothing(
     with caplog.at_level(logging.WARNING):
         assert kernel(add_one)(np.arange(3)) == 4
         assert kernel(add_one)(np.arange(4)) == 5
-    assert [record.message.partition(" in ")[0] for record in caplog.records] == ["compiled kernels can't be kept"]
+    assert [record.getMessage().partition(" in ")[0] for record in caplog.records] == ["compiled kernels can't be kept"]
 
 
 STRANGER = {

@@ -161,12 +161,20 @@ def test_a_connect_server_is_not_mixed_with_a_classic_session(
         session()
 
 
+@pytest.fixture
+def in_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives the main module a file: a worker of pytest-xdist has none, which pyspark takes for its own doctests."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+
+
+@pytest.mark.usefixtures("in_a_program")
 def test_stores_of_a_connect_server_are_set_where_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "has_context", lambda: False)
     with pytest.raises(SetupError, match="belong to the Spark Connect server sc://somewhere"):
         session(remote="sc://somewhere", storage={"s3": {"endpoint": "http://store"}})
 
 
+@pytest.mark.usefixtures("in_a_program")
 def test_missing_packages_of_connect_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "has_context", lambda: False)
     monkeypatch.setitem(sys.modules, "grpc", None)
