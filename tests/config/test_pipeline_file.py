@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import streamjoin as sj
-from streamjoin.config.pipeline import JoinSettings, Pipeline, without_secrets
+from streamjoin.config.pipeline import JoinSettings, Pipeline, PipelineSource, without_secrets
 from streamjoin.config.pipeline_file import read_pipeline
+from streamjoin.spark.pipeline.sources import bounded_options
 from streamjoin.spark.pipeline.view import describe
 
 WHOLE = """\
@@ -93,6 +94,17 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (pipeline.master, pipeline.memory) == ("local[2]", "2g")
     assert pipeline.conf == {"spark.sql.shuffle.partitions": "3"}
     assert pipeline.needs_kafka
+
+
+def test_a_batch_is_bounded_unless_the_file_says_how_much_it_takes(tmp_path: Path) -> None:
+    kafka = PipelineSource("kafka", options={"subscribe": "a"})
+    assert bounded_options(kafka) == {"subscribe": "a", "maxOffsetsPerTrigger": "1000000"}
+    assert bounded_options(PipelineSource("json", path="in")) == {"maxBytesPerTrigger": str(256 << 20)}
+    for option in ("maxfilespertrigger", "minOffsetsPerTrigger", "latestFirst"):
+        assert bounded_options(PipelineSource("json", path="in", options={option: "3"})) == {option: "3"}
+    assert bounded_options(PipelineSource("rate")) == {}
+    told = describe(read(tmp_path, WHOLE))
+    assert "maxOffsetsPerTrigger=1000," in told and "maxBytesPerTrigger=268435456)" in told
 
 
 def test_what_the_gate_takes(tmp_path: Path) -> None:

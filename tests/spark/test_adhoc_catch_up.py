@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from streamjoin.adhoc import Engine, MemorySink, Settings
-from streamjoin.config.pipeline import PipelineSource
 from streamjoin.queries.core.budgets import EngineBudget
-from streamjoin.service.launch_spark import with_bounds
 from tests.spark.adhoc_streams import PAIRS, FileStream, engine_on
 
 pytestmark = pytest.mark.spark
@@ -67,11 +65,5 @@ def test_cells_have_equal_parts_of_the_engines_budget(spark: Any, tmp_path: Path
         assert "engine's budget of 20 kB" in str(engine.query("large").error)
 
 
-def test_sources_of_a_service_are_bounded_where_the_file_does_not_say_how() -> None:
-    kafka = PipelineSource("kafka", options={"subscribe": "a"})
-    assert with_bounds(kafka).options == {"subscribe": "a", "maxOffsetsPerTrigger": "1000000"}
-    files = PipelineSource("json", path="in")
-    assert with_bounds(files).options == {"maxBytesPerTrigger": str(256 << 20)}
-    for given in (PipelineSource("json", path="in", options={"maxfilespertrigger": "3"}), PipelineSource("rate")):
-        assert with_bounds(given) == given
+def test_the_budget_of_an_engine_is_shared_equally() -> None:
     assert EngineBudget(9, 100, 1000).shared_by(3) == EngineBudget(3, 33)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -22,6 +23,7 @@ import streamjoin as sj
 from streamjoin.cli.main import commands
 from streamjoin.config.pipeline_file import read_pipeline
 from streamjoin.spark import JoinProgress
+from streamjoin.spark.pipeline import sources
 from streamjoin.spark.pipeline.check import check_pipeline
 from streamjoin.spark.pipeline.progress import beginning
 from streamjoin.spark.pipeline.run import cause, run
@@ -105,6 +107,25 @@ def test_files_to_files_and_on_again(tmp_path: Path, spark: SparkSession) -> Non
     added = [{"sym": "A", "px": 10.3, "bid": bid} for bid in (10.1, 10.4)]
     assert matched(tmp_path) == [*matches[:1], *added, *matches[1:]]
     assert not spark.streams.active
+
+
+def test_a_backlog_comes_in_bounded_batches(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = files(tmp_path)
+    more = {"trades": '{"ts": "2026-01-01T00:00:05Z", "sym": "A", "px": 10.3}', "quotes": "2026-01-01T00:00:06Z,A,10.2"}
+    for name, line in more.items():
+        (tmp_path / name / "2").write_text(f"{line}\n")
+        # Spark takes the oldest first.
+        os.utime(tmp_path / name / "1", (1, 1))
+    # Not the whole of the first file: a batch has one at least.
+    monkeypatch.setattr(sources, "_MOST_BYTES", "10")
+    said = said_by(file, spark)
+    assert "batch 0: 2 left and 2 right rows in" in said and "batch 1: 1 left and 1 right rows in" in said
+    assert "done: 2 batches, " in said
+    assert sorted((row["px"], row["bid"]) for row in matched(tmp_path)) == [
+        (10.0, 10.1), (10.0, 10.2), (10.3, 10.1), (10.3, 10.2), (10.3, 10.4), (10.5, 10.4)
+    ]  # fmt: skip
 
 
 def matched(directory: Path) -> list[dict[str, object]]:

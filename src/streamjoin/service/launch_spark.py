@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from streamjoin.config.pipeline import PipelineSource
 from streamjoin.model.errors import PipelineFileError, SchemaError
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.engine.assembly import executor_kind
@@ -17,10 +15,6 @@ from streamjoin.service.launch import Report, RunningEngine, SourceOutage, start
 from streamjoin.spark.pipeline.sources import open_marked
 from streamjoin.spark.runtime import jars
 from streamjoin.spark.runtime.session import session
-
-_BOUNDS: Final = ("maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger")
-_MOST_RECORDS: Final = "1000000"
-_MOST_BYTES: Final = str(256 << 20)
 
 
 def launch_on_spark(config: ServiceConfig, report: Report) -> RunningEngine:
@@ -65,9 +59,8 @@ def register_on_spark(spark: Any, config: ServiceConfig, engine: Engine, name: s
         PipelineFileError: Spark or the engine rejects it; the message names the line.
     """
     stream = config.streams[name]
-    bounded = replace(config, streams={**config.streams, name: replace(stream, source=with_bounds(stream.source))})
     try:
-        source = open_marked(spark, bounded, name)
+        source = open_marked(spark, config, name)
     except PipelineFileError as error:
         if _is_outage(error):
             raise SourceOutage(str(error)) from error.__cause__
@@ -76,17 +69,6 @@ def register_on_spark(spark: Any, config: ServiceConfig, engine: Engine, name: s
         engine.register(name, source.frame, stream.time, stream.lateness, source.mark)
     except SchemaError as error:
         raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
-
-
-def with_bounds(source: PipelineSource) -> PipelineSource:
-    """A source whose micro-batches are bounded, also after a pause; what the file says of that stays."""
-    if any(key.lower() in _BOUNDS for key in source.options):
-        return source
-    if source.format == "kafka":
-        return replace(source, options={**source.options, "maxOffsetsPerTrigger": _MOST_RECORDS})
-    if source.path is not None:
-        return replace(source, options={**source.options, "maxBytesPerTrigger": _MOST_BYTES})
-    return source
 
 
 def _is_outage(error: PipelineFileError) -> bool:

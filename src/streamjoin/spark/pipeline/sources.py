@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,12 @@ MALFORMED = "streamjoin_malformed_"
 """The prefix of the name of a side's count in Spark's observed metrics; the side follows."""
 
 _CORRUPT = "__streamjoin_corrupt"
-
+_DECIDING: Final = frozenset(
+    ["maxoffsetspertrigger", "minoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger", "latestfirst"]
+)
+"""Options with which a file says itself what one batch takes; the newest files first must all be in one."""
+_MOST_RECORDS: Final = "1000000"
+_MOST_BYTES: Final = str(256 << 20)
 
 MARK = "__streamjoin_malformed"
 """The column of a marked frame with the content of a malformed record; NULL for other records."""
@@ -107,6 +112,15 @@ def checked_source(spark: SparkSession, pipeline: SourceFile, side: str) -> Data
     return _chosen(records.frame.select(*records.columns), pipeline, side)
 
 
+def bounded_options(source: PipelineSource) -> Mapping[str, str]:
+    """The source's options, with a bound on what one batch takes of a backlog unless they say it themselves."""
+    if not _DECIDING.isdisjoint(key.lower() for key in source.options):
+        return source.options
+    if source.format == "kafka":
+        return {**source.options, "maxOffsetsPerTrigger": _MOST_RECORDS}
+    return source.options if source.path is None else {**source.options, "maxBytesPerTrigger": _MOST_BYTES}
+
+
 Load = Callable[["SparkSession", PipelineSource, "StructType | None", Mapping[str, str]], "DataFrame"]
 """A source's records, from its schema where it has one, and further options."""
 
@@ -114,7 +128,7 @@ Load = Callable[["SparkSession", PipelineSource, "StructType | None", Mapping[st
 def _read(
     spark: SparkSession, source: PipelineSource, schema: StructType | None, options: Mapping[str, str]
 ) -> DataFrame:
-    reader = spark.readStream.format(source.format).options(**source.options).options(**options)
+    reader = spark.readStream.format(source.format).options(**bounded_options(source)).options(**options)
     reader = reader if schema is None else reader.schema(schema)
     return reader.load() if source.path is None else reader.load(source.path)
 

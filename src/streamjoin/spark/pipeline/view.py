@@ -17,7 +17,7 @@ from rich.text import Text
 
 from streamjoin.config.pipeline import Pipeline, PipelineSink, PipelineSource
 from streamjoin.config.pipeline import shown as shown_options
-from streamjoin.spark.pipeline.sources import MALFORMED
+from streamjoin.spark.pipeline.sources import MALFORMED, bounded_options
 from streamjoin.spark.stages.figures import BatchFigures
 
 ROWS_OUT = "streamjoin_rows_out"
@@ -150,7 +150,7 @@ def describe(pipeline: Pipeline) -> str:
 
 def _origin(source: PipelineSource) -> str:
     what = f"{source.format} {source.path}" if source.path else source.format
-    return f"{what}{_options(source.options)}"
+    return f"{what}{_options(bounded_options(source))}"
 
 
 def _goal(sink: PipelineSink) -> str:
