@@ -14,12 +14,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import Row
 
 import streamjoin as sj
 from streamjoin.model.binding import bind, narrowed
 from streamjoin.model.spec import How
+from streamjoin.spark.runtime import checkpoints
 from streamjoin.spark.stages import gate
-from streamjoin.spark.stages.gating import Standing, source_names
+from streamjoin.spark.stages.figures import NAMES
+from streamjoin.spark.stages.gating import HeldRows, Standing, source_names
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.storage.blueprint import Blueprint, SourcePlan
 from streamjoin.storage.log import WindowLog, late_files
@@ -94,6 +97,50 @@ def test_a_tuple_waits_until_every_source_has_passed_it(tmp_path: Path) -> None:
     assert conformance.ids(second) == [(0, 11), (1, 10), (1, 11)]
     assert second["position"].to_pylist() == [2, 3, 3]
     assert _standing(plan, tmp_path, 1)["waiting"] == [0, 1]
+
+
+def _held(plan: Blueprint, root: Path, batch: int) -> str:
+    return str(HeldRows.from_footer(WindowLog(root, 1, plan).gate(batch)[0]))
+
+
+def test_the_source_that_rows_wait_for_is_named(tmp_path: Path) -> None:
+    left = SourcePlan("mine", by="x", values=("2", "10"))
+    plan = gated_blueprint(gated_spec(), (SCHEMA, SCHEMA), 2, ((left,), (SourcePlan("theirs"),)), 1000)
+    both = {(0, 0): gated_table((1, 2, 0), (2, 2, 1)), (1, 0): gated_table((5, 1, 2))}
+    gated_batch(plan, tmp_path, 0, both, now_ms=0)
+    silent = "3 rows wait in the gate for source 'mine/10' of the left side, which has sent no row yet"
+    assert _held(plan, tmp_path, 0) == silent
+    gated_batch(plan, tmp_path, 1, {(0, 0): gated_table((4, 10, 3), (5, 10, 4))}, now_ms=1)
+    behind = "3 rows wait in the gate for source 'mine/2' of the left side, which is behind all others"
+    assert _held(plan, tmp_path, 1) == behind
+    gated_batch(plan, tmp_path, 2, {(1, 0): gated_table((9, 1, 5))}, now_ms=1002)
+    assert (
+        _held(plan, tmp_path, 2)
+        == "0 rows wait in the gate for source 'theirs' of the right side, which is behind all others"
+    )
+    gated_batch(plan, tmp_path, 3, {}, now_ms=3000)
+    assert _held(plan, tmp_path, 3) == "0 rows wait in the gate"
+    # As earlier versions wrote it.
+    assert str(HeldRows.from_footer({"waiting": [2, 1]})) == "3 rows wait in the gate"
+
+
+def test_many_waiting_rows_are_warned_of_each_time_they_double(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoints, "MANY_WAITING", 10)
+    plan = gated_plan()
+    gated_batch(plan, tmp_path, 0, {(0, 0): gated_table((1, 1, 0))})
+    running = checkpoints.RunningJoin(plan, WindowLog(tmp_path, 1, plan), "")
+    values = dict.fromkeys(NAMES, 0)
+    warned = []
+    for waiting in (9, 10, 19, 20, 39, 5, 10, 4, 9, 12):
+        caplog.clear()
+        checkpoints._warn_of_waiting(running, 0, {"streamjoin_join": Row(**{**values, "waiting": waiting})})
+        warned.append(len(caplog.records))
+    assert warned == [0, 1, 0, 1, 0, 0, 0, 0, 0, 1]
+    for unknown in ({}, {"streamjoin_join": Row(**{**values, "waiting": None})}):
+        checkpoints._warn_of_waiting(running, 0, unknown)
+    assert "right side, which has sent no row yet. Every batch" in caplog.text
 
 
 def test_what_is_behind_is_late_and_told(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import streamjoin as sj
 from streamjoin.model.binding import bind, narrowed
 from streamjoin.spark import Progress, join
+from streamjoin.spark.runtime import checkpoints
 from streamjoin.spark.stages import spending
 from streamjoin.spark.stages.spending import Spent, spent
 from streamjoin.storage.log import WindowLog
@@ -100,7 +101,10 @@ def test_columns_that_nobody_asks_for_are_not_read(spark: SparkSession, tmp_path
 
 
 @pytest.mark.spark
-def test_figures_late_files_and_columns_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_figures_late_files_and_columns_of_a_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoints, "MANY_WAITING", 2)
     rows = [{"t": t, "x": 1, "id": t} for t in range(8)]
     sources = {"a": [*rows[:5], {"t": 0, "x": 1, "id": 99}], "b": rows[:6]}
     spec = sj.JoinSpec(sj.Equi("x"), sj.CountWindow(2), time="t", order="event_time")
@@ -128,6 +132,10 @@ def test_figures_late_files_and_columns_of_a_query(spark: SparkSession, tmp_path
     assert [figure.rows for figure in figures] == [4, 4, 4]
     last = figures[-1]
     assert (last.join, last.ranges, last.late, last.waiting, last.gate_lag) == ("join", 2, 1, 2, 1)
+    (warning,) = [record.getMessage() for record in caplog.records if "wait in the gate" in record.getMessage()]
+    assert warning.startswith(
+        "join: 2 rows wait in the gate for source '0000' of the left side, which is behind all others. "
+    )
     assert last.window_bytes > 0
     assert last.skew >= 1
     assert last.runs >= 1

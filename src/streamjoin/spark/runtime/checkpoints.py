@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ from streamjoin.spark.runtime.starts import (
 )
 from streamjoin.spark.runtime.unattended import attend
 from streamjoin.spark.runtime.whole_batches import SETTING, take_back
+from streamjoin.spark.stages.figures import BatchFigures
+from streamjoin.spark.stages.gating import HeldRows
 from streamjoin.spark.stages.late_output import catch_up
 from streamjoin.storage.background import Merger, Mergers
 from streamjoin.storage.blueprint import TASK, Blueprint
@@ -56,6 +58,8 @@ COMMITS_LATER = (
     "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart would go "
     "back to batches whose window has been removed; remove the option"
 )
+MANY_WAITING = 1_000_000
+"""From how many rows in a gate on a warning says what they wait for; each batch reads and writes them all."""
 _tasks = itertools.count(1)
 _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 
@@ -64,13 +68,14 @@ _TASKS = re.compile(TASK + r"_([0-9a-f]{32})\(")
 class RunningJoin:
     """A join of a running query, its log, and the batch up to which its late rows are written.
 
-    `checkpoint` is the location of the query's.
+    `checkpoint` is the location of the query's. `warned_of` is how many rows in the gate the last warning told.
     """
 
     join: Blueprint
     log: WindowLog
     checkpoint: str
     late_written: int = -1
+    warned_of: int = 0
 
 
 _joins: dict[str, Blueprint] = {}
@@ -126,7 +131,10 @@ def expect(spark: SparkSession, blueprint: Blueprint) -> None:
             _started(spark, str(event.id), str(event.runId))
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-            _progressed(str(event.progress.runId), int(event.progress.batchId))
+            run_id, batch = str(event.progress.runId), int(event.progress.batchId)
+            for running in _running.get(run_id, ()):
+                _warn_of_waiting(running, batch, event.progress.observedMetrics)
+            _progressed(run_id, batch)
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802
             pass
@@ -272,6 +280,29 @@ def _row_bytes(schema: pa.Schema) -> int | None:
         return sum(-(-int(field.type.bit_width) // 8) for field in schema)
     except ValueError:
         return None
+
+
+def _warn_of_waiting(running: RunningJoin, batch: int, metrics: Mapping[str, Any]) -> None:
+    """Say which source a gate waits for when many rows wait there, and again when they are twice as many."""
+    figures = BatchFigures.of(metrics, running.join.name)
+    if figures is None or figures.waiting is None:
+        return
+    if figures.waiting < MANY_WAITING // 2:
+        running.warned_of = 0
+    if figures.waiting < max(MANY_WAITING, 2 * running.warned_of):
+        return
+    try:
+        footer, _ = running.log.gate(batch, running.log.version(batch).epoch)
+    except (StreamJoinError, OSError) as error:
+        # A later batch says it.
+        _logger.info("what the gate of %s waits for can't be read: %s", running.join.name, error)
+        return
+    running.warned_of = figures.waiting
+    _logger.warning(
+        "%s: %s. Every batch reads and writes them again. idle= says how long a silent source is waited for",
+        running.join.name,
+        HeldRows.from_footer(footer),
+    )
 
 
 def _progressed(run_id: str, batch: int) -> None:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamjoin.spark.stages.parts import COPIES, DDL, SCHEMA, Part, Spool, markers
-from streamjoin.spark.stages.punctuation import Punctuation
 from streamjoin.spark.stages.spending import untold
 from streamjoin.storage.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from streamjoin.spark.stages.punctuation import Punctuation
 
 ROWS = ("left_rows", "right_rows", "copies")
 """Figures that are summed: rows that ranges store, and copies that only probe."""

@@ -21,6 +21,7 @@ from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.arrivals import LATE, NO_TIME
 from streamjoin.spark.stages.figures import packed, standing
 from streamjoin.spark.stages.gating import (
+    HeldRows,
     SourceProgress,
     Standing,
     UngatedRows,
@@ -150,7 +151,8 @@ class GateOfBatch:
         rest = [_chosen(side_rows, ~mask) for side_rows, mask in zip(waiting, ready, strict=True)]
         self.ranges, self.mark = points.ranges, agreed(self.before, points)
         longest = self._longest(tables)
-        self._publish(stood, after, rest, late, points, longest)
+        held = HeldRows.after(after, [side.rows.ticks.size for side in rest], lateness, now_ms, self._plan.idle_ms)
+        self._publish(stood, after, rest, late, points, longest, held)
         for role, table in enumerate(tables):
             for number, batch_rows in enumerate(table.to_batches(max_chunksize=_PART_ROWS)):
                 first = number * _PART_ROWS
@@ -302,6 +304,7 @@ class GateOfBatch:
         late: Sequence[pa.Table],
         points: SplitPoints,
         longest: Longest,
+        held: HeldRows,
     ) -> None:
         if late:
             self._log.write_late(self._batch, 0, pa.concat_tables(late))
@@ -313,10 +316,10 @@ class GateOfBatch:
             blocks[side] = [BlockRows(batch, 0, 0) for batch in table.to_batches()]
         tick = None if after.bound == Standing({}).bound else after.bound[0]
         positions = self._kind.positions(before.counts, after.counts)
-        waiting = [side.rows.ticks.size for side in rest]
         facts = {
             "standing": after.to_json(),
-            "waiting": waiting,
+            "waiting": list(held.waiting),
+            "awaited": held.awaited,
             "clocks": self._kind.clocks(after.counts, tick),
             "late": _counted(late),
             "lag": after.lag,
@@ -328,7 +331,9 @@ class GateOfBatch:
             **({} if self._blueprint.bound.intervals is None else {"longest": longest}),
         }
         self._log.publish_gate(self._batch, (blocks[0], blocks[1]), facts, self._kind.arrays)
-        self.punctuation = Punctuation(self._batch, self._kind.earliest(tick), positions[1], sum(waiting), after.lag)
+        self.punctuation = Punctuation(
+            self._batch, self._kind.earliest(tick), positions[1], sum(held.waiting), after.lag
+        )
         write_punctuation(self._log.root, self._log.epoch, self.punctuation)
 
 

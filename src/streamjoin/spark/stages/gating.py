@@ -15,6 +15,7 @@ order can't be taken back.
 from __future__ import annotations
 
 import decimal
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,8 @@ from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.windows.clock import NEVER
 
 _DIGITS = decimal.Context(prec=80)
+_PLACE = re.compile(r"/\d{20,77} ")
+"""The digits by which sources that are values of a column are ordered."""
 
 
 @dataclass(frozen=True)
@@ -124,16 +127,64 @@ def ended(standing: Standing) -> Standing:
     return standing if newest == NEVER else replace(standing, bound=(newest, *END[1:]))
 
 
-def _bound(
-    sources: Mapping[Key, SourceProgress], lateness: int, now_ms: int | None, idle_ms: int | None
-) -> Bound | None:
-    reached = {key: passed(key, p.clock, lateness) for key, p in sources.items() if p.clock is not None}
+@dataclass(frozen=True)
+class HeldRows:
+    """How many rows of each side wait in the gate after a batch, and for which source: None if all are idle."""
+
+    waiting: tuple[int, ...]
+    source: Key | None = None
+    silent: bool = False
+    """Whether the source has sent no row yet."""
+
+    @classmethod
+    def after(
+        cls, standing: Standing, waiting: Sequence[int], lateness: int, now_ms: int | None, idle_ms: int | None
+    ) -> HeldRows:
+        """What waits at a standing, for the source that holds the bound back."""
+        behind = {
+            key: (False, START) if clock is None else (True, passed(key, clock, lateness))
+            for key in _awaited(standing.sources, now_ms, idle_ms)
+            for clock in [standing.sources[key].clock]
+        }
+        source = min(behind, key=behind.__getitem__, default=None)
+        return cls(tuple(waiting), source, source is not None and not behind[source][0])
+
+    @property
+    def awaited(self) -> list[int | str | bool] | None:
+        """The source as JSON data."""
+        return None if self.source is None else [*self.source, self.silent]
+
+    @classmethod
+    def from_footer(cls, footer: Mapping[str, Any]) -> HeldRows:
+        """What waits, from the footer of a gate's file; those of earlier versions do not name the source."""
+        side, name, silent = footer.get("awaited") or (None, "", False)
+        return cls(tuple(footer["waiting"]), None if side is None else (side, name), silent)
+
+    def __str__(self) -> str:
+        text = f"{sum(self.waiting):,} rows wait in the gate"
+        if self.source is None:
+            return text
+        side, name = self.source
+        reason = "has sent no row yet" if self.silent else "is behind all others"
+        name = _PLACE.sub("/", name, count=1)
+        return f"{text} for source {name!r} of the {('left', 'right')[side]} side, which {reason}"
+
+
+def _awaited(sources: Mapping[Key, SourceProgress], now_ms: int | None, idle_ms: int | None) -> list[Key]:
+    """The sources that the gate waits for: all that are not idle."""
 
     def idle(progress: SourceProgress) -> bool:
         times = (now_ms, idle_ms, progress.seen_ms)
         return None not in times and now_ms - progress.seen_ms > idle_ms  # type: ignore[operator]
 
-    awaited = [key for key, progress in sources.items() if not idle(progress)]
+    return [key for key, progress in sources.items() if not idle(progress)]
+
+
+def _bound(
+    sources: Mapping[Key, SourceProgress], lateness: int, now_ms: int | None, idle_ms: int | None
+) -> Bound | None:
+    reached = {key: passed(key, p.clock, lateness) for key, p in sources.items() if p.clock is not None}
+    awaited = _awaited(sources, now_ms, idle_ms)
     if not awaited:
         return max(reached.values(), default=None)
     if any(key not in reached for key in awaited):
