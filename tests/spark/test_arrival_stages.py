@@ -241,6 +241,20 @@ def test_marks_and_waiting_rows_of_a_gate_are_taken_over_for_good(tmp_path: Path
     assert found == [[(0, 10)], [(2, 12)], [], [(1, None)]]
 
 
+@pytest.mark.parametrize("on", [sj.Equi("x"), sj.Band("x", "x", 1)])
+def test_rows_that_waited_in_a_gate_came_before_new_ones_at_their_time(on: sj.JoinPredicate, tmp_path: Path) -> None:
+    spec = replace(_SPEC, on=on, window=None, match=sj.AsOf("backward", tolerance=50))
+    gate = gated_blueprint(spec, (SCHEMA, SCHEMA), 2, (ONE, ONE), ordered=False)
+    sides = {(0, 0): _rows([(1, 1, 0)]), (1, 0): _rows([(5, 1, 10)])}
+    assert gated_batch(gate, tmp_path, 0, sides).num_rows == 0
+    plan = _plan(JoinCase(spec, lambda _, __: True, (SCHEMA, SCHEMA), (), ()), 3, EAGER)
+    found = []
+    for batch, (left, right) in enumerate([([(5, 1, 1)], [(5, 1, 11)]), ([], [(9, 1, 12)])], 1):
+        parts = in_process(plan, tmp_path, batch, [_rows(left), _rows(right)], epoch=2)
+        found.append(sorted(ids for part in parts for ids in conformance.ids(pa.Table.from_batches([part]))))
+    assert found == [[(0, None)], [(1, 11)]]
+
+
 def test_marks_outlive_the_rows_of_their_run(tmp_path: Path) -> None:
     """The run that marks a left tuple has one right row, whose window is short."""
     spec = replace(_SPEC, window=(sj.TimeWindow(50), sj.TimeWindow(1)))

@@ -103,7 +103,8 @@ class BatchFacts:
     @classmethod
     def of(cls, blueprint: Blueprint, before: VersionBefore, facts: Sequence[TaskFacts]) -> BatchFacts:
         """The conclusions from the facts of all routing tasks, in any order."""
-        known = sorted(facts, key=lambda own: (own.side, own.task))
+        # What waited came before the rows of this batch.
+        known = sorted(facts, key=lambda own: (own.side, own.task != WAITED, own.task))
         both = (0, 0) if blueprint.bound.spec.self_join else (0, 1)
         counts, clocks, first = list(before.counts), list(before.clocks), {}
         for role, side in enumerate(both):
