@@ -255,6 +255,21 @@ def test_rows_that_waited_in_a_gate_came_before_new_ones_at_their_time(on: sj.Jo
     assert found == [[(0, None)], [(1, 11)]]
 
 
+def test_rows_that_a_gate_no_longer_waited_for_are_late(tmp_path: Path) -> None:
+    """The right side was idle, so the gate gave out the first left row alone; nothing may match it any more."""
+    gate = gated_blueprint(_SPEC, (SCHEMA, SCHEMA), 2, (ONE, ONE), idle_ms=1000, ordered=False)
+    found = []
+    for batch, (left, right) in enumerate([([(1, 1, 0), (4, 2, 1)], [(4, 9, 10)]), ([(8, 8, 2)], [])]):
+        sent = {(0, 0): _rows(left), (1, 0): _rows(right)}
+        found.append(conformance.ids(gated_batch(gate, tmp_path, batch, sent, now_ms=5000 * batch)))
+    plan = _plan(JoinCase(_SPEC, lambda _, __: True, (SCHEMA, SCHEMA), (), ()), 3, EAGER)
+    for batch, row in enumerate([(5, 1, 11), (8, 8, 12), (20, 9, 13)], 2):
+        parts = in_process(plan, tmp_path, batch, [_rows([]), _rows([row])], epoch=2)
+        found.append([ids for part in parts for ids in conformance.ids(pa.Table.from_batches([part]))])
+    assert found == [[], [(0, None)], [], [(2, 12)], [(1, None)]]
+    assert WindowLog(tmp_path, 2, plan).version(4).late == {"right: late": 1}
+
+
 def test_marks_outlive_the_rows_of_their_run(tmp_path: Path) -> None:
     """The run that marks a left tuple has one right row, whose window is short."""
     spec = replace(_SPEC, window=(sj.TimeWindow(50), sj.TimeWindow(1)))

@@ -32,7 +32,9 @@ def version_before(blueprint: Blueprint, log: WindowLog, before: Manifest) -> Ve
     stood = Standing.from_json(footer["standing"])
     if footer.get("ended"):
         return VersionBefore((None, None), stood.counts, (NEVER, NEVER))
-    newest = [[p.clock for (of, _), p in stood.sources.items() if of == side] for side in (0, 1)]
+    # It may have passed a source that was idle: what it gave out then is final, and earlier rows are late.
+    passed = None if stood.bound[0] == NEVER else stood.bound[0] + blueprint.lateness
+    newest = [[passed, *(p.clock for (of, _), p in stood.sources.items() if of == side)] for side in (0, 1)]
     left, right = (max((clock for clock in own if clock is not None), default=None) for own in newest)
     clocks = (left, left) if blueprint.bound.spec.self_join else (left, right)
     if not blueprint.marked:
