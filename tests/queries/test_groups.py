@@ -285,6 +285,17 @@ def test_sums_that_leave_their_type_are_null() -> None:
     assert core.process(1, {"a": tuples((20, "p"))})["q"].to_pylist() == [{"s": None, "a": float(2**63 - 1)}]
 
 
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+def test_two_zeros_decide_nothing(zeros: tuple[float, float]) -> None:
+    core = Shared(STREAMS, Settings(lateness=0))
+    core.apply([Create("q", "SELECT arg_min(x.i, x.f) AS a, arg_max(x.i, x.f) AS b FROM a x GROUP BY TUMBLE(x.t, 10)")])
+    # In one batch, and in panes that are merged.
+    for batch, i in enumerate((1, 2, 3)):
+        rows = [{"t": batch, "i": i + 10 * place, "f": zero} for place, zero in enumerate(zeros)]
+        core.process(batch, {"a": pa.Table.from_pylist(rows if batch else rows[::-1], SCHEMA)})
+    assert core.process(3, {"a": tuples((20, "p"))})["q"].to_pylist() == [{"a": 1, "b": 1}]
+
+
 @pytest.mark.parametrize(
     ("type_", "values"),
     [

@@ -278,7 +278,9 @@ class BestPart:
     @classmethod
     def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, kind: SlotKind) -> Self:
         """That of rows."""
-        return cls._best(tuple(arguments), ids, n, kind == "greatest")
+        value, *by = arguments
+        # In what decides the order two zeros are one.
+        return cls._best((value, *map(keys_without_signs, by)), ids, n, kind == "greatest")
 
     @classmethod
     def _best(cls, values: tuple[pa.Array, ...], ids: Array, n: int, greatest: bool) -> Self:
