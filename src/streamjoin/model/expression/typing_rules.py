@@ -124,14 +124,15 @@ def _typed(expr: Expression, schemas: Mapping[str, pa.Schema]) -> _Typed:
     if isinstance(expr, Constant):
         value = from_constant(expr)
         return _Typed(value.kind, value.scale)
-    operands = [_typed(child, schemas) for child in expr.children]
+    children = expr.children
+    operands = [_typed(child, schemas) for child in children]
     if isinstance(expr, And | Or | Not | IsTruth):
         word = {And: "AND", Or: "OR", Not: "NOT"}.get(type(expr), "IS TRUE and IS FALSE")
-        for child, typed in zip(expr.children, operands, strict=True):
+        for child, typed in zip(children, operands, strict=True):
             _require_boolean(child, typed, f"{word} takes booleans")
     elif isinstance(expr, Compare | Between | In):
-        for child, typed in zip(expr.children[1:], operands[1:], strict=True):
-            _require_comparable(expr, (expr.children[0], operands[0]), (child, typed))
+        for child, typed in zip(children[1:], operands[1:], strict=True):
+            _require_comparable(expr, (children[0], operands[0]), (child, typed))
     elif isinstance(expr, Like):
         if operands[0].kind not in (ValueKind.STRING, ValueKind.NULL):
             raise SchemaError(f"LIKE takes strings; {_named(expr.operand, operands[0])} is not one")
