@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from streamjoin.model.expression.parsing import parse_condition
 from streamjoin.queries.language.clauses import QueryText
 from streamjoin.queries.language.parameters import literal, with_values
 from tests.queries.catalog import TICKS
+
+
+class Level(IntEnum):
+    HIGH = 2
 
 
 def text_with(text: str, **parameters: Any) -> str:
@@ -48,6 +53,11 @@ def test_any_number_stays_the_same(value: Any) -> None:
         (datetime(2024, 1, 2, 3, 4, 5, 6), "TIMESTAMP '2024-01-02 03:04:05.000006'"),
         (datetime(2024, 1, 2, tzinfo=UTC), "TIMESTAMPTZ '2024-01-02 00:00:00+00:00'"),
         (np.datetime64("2024-01-02T03"), "TIMESTAMP '2024-01-02 03:00:00'"),
+        (np.datetime64("1969-12-31T23:59:59.123456789"), "TIMESTAMP '1969-12-31 23:59:59.123456789'"),
+        (-0.0, "(-0.0)"),
+        (Decimal("-0"), "(-0)"),
+        (Decimal("1E-30"), "1E-30"),
+        (Level.HIGH, "2"),
         (date(2024, 1, 2), "DATE '2024-01-02'"),
         (timedelta(days=-1), "INTERVAL '-86400000000 microseconds'"),
         (np.timedelta64(5, "ns"), "INTERVAL '5 nanoseconds'"),
@@ -67,6 +77,19 @@ def test_only_parameters_are_replaced() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "value", "written"),
+    [
+        ("x.v > 3 -:p AND x.k = 1", -0.0, "x.v > 3 -(-0.0) AND x.k = 1"),
+        ("x.v > 3 -:p AND x.k = 1", Decimal("-0.00"), "x.v > 3 -(-0.00) AND x.k = 1"),
+        ("NOT:p", True, "NOT TRUE"),
+        ("x.k =:p'a'", "it's", "x.k ='it''s' 'a'"),
+    ],
+)
+def test_a_value_becomes_no_part_of_what_stands_beside_it(text: str, value: Any, written: str) -> None:
+    assert text_with(text, p=value) == written
+
+
+@pytest.mark.parametrize(
     ("text", "parameters", "message"),
     [
         ("SELECT :p", None, ":p has no value: give parameters={'p': ...}"),
@@ -76,6 +99,12 @@ def test_only_parameters_are_replaced() -> None:
         ("SELECT $1", {}, "a parameter has a name: write :sym"),
         ("SELECT :1", {}, "a parameter has a name: write :sym"),
         ("SELECT :p", {"p": float("nan")}, "the parameter 'p' is nan"),
+        ("SELECT :p", {"p": Decimal("sNaN")}, "the parameter 'p' is sNaN"),
+        ("SELECT :p", {"p": -(10**400)}, "the parameter 'p' is an integer of this size, which no literal writes"),
+        ("SELECT :p", {"p": 10**5000}, "the parameter 'p' is an integer of this size, which no literal writes"),
+        ("SELECT :p", {"p": np.datetime64("NaT")}, "the parameter 'p' is NaT, which no literal writes; give None"),
+        ("SELECT :p", {"p": np.datetime64("20240-01-01")}, "a time lies between the years 1 and 9999"),
+        ("SELECT :p", {"p": [[1], [2]]}, "the parameter 'p' is a list: give a number"),
         ("SELECT :p", {"p": []}, "IN needs at least one value"),
         ("SELECT :p", {"p": {}}, "the parameter 'p' is a dict: give a number"),
         ("SELECT :p", {"p": "\0"}, "a NUL character"),

@@ -43,9 +43,15 @@ def with_values(source: SourceText, parameters: Mapping[str, Any] | None = None)
         if name not in values:
             message = f":{name} has no value: give parameters={{{name!r}: ...}}, or write the value itself"
             raise source.error(message, start, after)
-        text += [source.text[end:start], values[name]]
+        beside = source.text[start - 1 : start], source.text[after : after + 1]
+        text += [source.text[end:start], _apart(values[name], *beside)]
         end = after
     return "".join([*text, source.text[end:]])
+
+
+def _apart(value: str, before: str, after: str) -> str:
+    """A literal that the characters beside it don't become a part of."""
+    return " " * (before.isalnum() or before == "_") + value + " " * (after == "'")
 
 
 def _checked(parameters: Mapping[str, Any] | None) -> dict[str, str]:
@@ -91,7 +97,11 @@ def literal(value: Any, name: str = "value") -> str:
     if isinstance(value, list | tuple | set | frozenset):
         if not value:
             raise SpecError(f"the parameter {name!r} is empty: IN needs at least one value")
-        return f"({', '.join(literal(one, name) for one in value)})"
+        return f"({', '.join(_single(one, name) for one in value)})"
+    return _single(value, name)
+
+
+def _single(value: Any, name: str) -> str:
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
         value = value.item()
     if value is None:
@@ -101,10 +111,22 @@ def literal(value: Any, name: str = "value") -> str:
     if isinstance(value, str):
         return _string(value, name)
     if isinstance(value, int | float | Decimal):
-        if not isfinite(value):
-            raise SpecError(f"the parameter {name!r} is {value}, which no literal writes; NaN is NULL in a query")
-        return f"({value})" if value < 0 else f"{value:f}" if isinstance(value, Decimal) else repr(value)
+        return _number(value, name)
     return _moment(value, name)
+
+
+def _number(value: int | float | Decimal, name: str) -> str:
+    """A number, with its sign in parentheses: two of them would begin a comment."""
+    try:
+        is_written = isfinite(value)
+    except (OverflowError, ValueError):
+        is_written = False
+    if not is_written:
+        shown = value if isinstance(value, float | Decimal) else "an integer of this size"
+        raise SpecError(f"the parameter {name!r} is {shown}, which no literal writes; NaN is NULL in a query")
+    # Of a subclass, such as an enumeration, the number alone.
+    text = str(value) if isinstance(value, Decimal) else repr(float(value) if isinstance(value, float) else int(value))
+    return f"({text})" if text.startswith("-") else text
 
 
 def _string(value: str, name: str) -> str:
@@ -115,8 +137,15 @@ def _string(value: str, name: str) -> str:
 
 def _moment(value: Any, name: str) -> str:
     """A time, a date or a duration."""
+    if isinstance(value, np.datetime64 | np.timedelta64 | datetime | timedelta) and value != value:
+        raise SpecError(f"the parameter {name!r} is {value}, which no literal writes; give None for NULL")
     if isinstance(value, np.datetime64):
-        value = value.astype("datetime64[us]").item()
+        whole = value.astype("datetime64[us]")
+        if whole != value:
+            return f"TIMESTAMP '{np.datetime_as_string(value, unit='ns').replace('T', ' ')}'"
+        if not isinstance(whole.item(), datetime):
+            raise SpecError(f"the parameter {name!r} is {value}: a time lies between the years 1 and 9999")
+        value = whole.item()
     if isinstance(value, datetime):
         text = value.isoformat(sep=" ")
         return f"TIMESTAMP '{text}'" if value.tzinfo is None else f"TIMESTAMPTZ '{text}'"
