@@ -29,8 +29,8 @@ class Meaning:
     keys: Sequence[Callable[[Row], Any]]
     outputs: Mapping[str, Callable[[Sequence[Row]], Any]]
     having: Callable[[Mapping[str, Any]], bool] = lambda group: True
-    top: tuple[str, int] | None = None
-    """Of each window the groups with the greatest of this output, and how many."""
+    top: tuple[str, int, bool] | None = None
+    """Of each window the groups with the greatest of this output, how many, and whether equals have one place."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ def _window(query: Meaning, start: int, groups: Mapping[tuple[Any, ...], Sequenc
             found.append(values)
     if query.top is None:
         return found
-    name, most = query.top
-    ranked = sorted(range(len(found)), key=lambda n: (_descending(found[n][name]), n))[:most]
-    return [found[n] for n in sorted(ranked)]
+    name, most, ties = query.top
+    places = [(_descending(group[name]), 0 if ties else number) for number, group in enumerate(found)]
+    return [group for group, place in zip(found, places, strict=True) if sum(one < place for one in places) < most]
 
 
 NAN = "not a number"

@@ -111,8 +111,10 @@ def group_queries(draw: st.DrawFn, number: int, batches: int, shape: Shape | Non
     if having:
         text += " HAVING count(*) > 1" if "n" not in names else " HAVING n > 1"
     ranked = "n" if "n" in names else names[0]
+    ties = draw(st.booleans())
     if top and ranked not in ("ls",):
-        text += f" QUALIFY row_number() OVER (PARTITION BY window_end ORDER BY {ranked} DESC) <= 2"
+        function = "rank" if ties else "row_number"
+        text += f" QUALIFY {function}() OVER (PARTITION BY window_end ORDER BY {ranked} DESC) <= 2"
     outputs = {}
     for name in names:
         make = OUTPUTS[name][1]
@@ -126,7 +128,7 @@ def group_queries(draw: st.DrawFn, number: int, batches: int, shape: Shape | Non
         [KEYS[key](alias) for key, alias in keys],
         {**outputs, **({} if "n" in names else {"#n": len})},
         (lambda group: group["n" if "n" in group else "#n"] > 1) if having else (lambda group: True),
-        (ranked, 2) if top and ranked not in ("ls",) else None,
+        (ranked, 2, ties) if top and ranked not in ("ls",) else None,
     )
     begin = draw(st.sampled_from([0, 0, 1, batches - 1]))
     middle = draw(st.sampled_from([begin + 1, batches, batches + 2, batches + 2]))
@@ -276,6 +278,17 @@ def test_the_first_window_begins_after_all_that_came_before_the_create_and_the_r
     )
     queries = core.queries
     assert queries["one"].first_window == 20 and queries["two"].first_window == 30
+
+
+@pytest.mark.parametrize(("function", "wanted"), [("rank", ["p", "q"]), ("row_number", ["p"])])
+def test_zeros_of_either_sign_have_one_rank_and_the_keys_decide_between_them(function: str, wanted: list[str]) -> None:
+    core = Shared(STREAMS, Settings(lateness=0))
+    ranked = f"QUALIFY {function}() OVER (PARTITION BY window_end ORDER BY max(x.f) * -1) = 1"
+    core.apply([Create("q", f"SELECT x.k FROM a x GROUP BY x.k, TUMBLE(x.t, 10) {ranked}")])
+    # Minus zero of "q" comes first; NULL is last.
+    core.process(0, {"a": tuples((0, "r"), (1, "q", 0.0), (2, "p", -0.0), (3, "s", -1.0))})
+    rows = core.process(1, {"a": tuples((20, "p"))})["q"]
+    assert rows["k"].to_pylist() == wanted
 
 
 def test_sums_that_leave_their_type_are_null() -> None:

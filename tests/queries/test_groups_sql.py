@@ -39,7 +39,14 @@ def test_a_grouped_query_reads_what_its_keys_aggregates_and_windows_need() -> No
         "SUM(t.px)",
         "COUNT(t.px)",
     ]
-    assert grouping.top.most == 10 and [order[1:] for order in grouping.top.order] == [(True, False), (False, True)]
+    assert (grouping.top.most, grouping.top.ties) == (10, False)
+    assert [order[1:] for order in grouping.top.order] == [(True, False), (False, True)]
+
+
+def test_rank_takes_all_groups_that_are_first() -> None:
+    ranked = "rank() OVER (PARTITION BY window_end ORDER BY count(*) DESC) = 1"
+    grouping = read(f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} QUALIFY {ranked}").grouping
+    assert grouping is not None and grouping.top is not None and grouping.top.ties
 
 
 @pytest.mark.parametrize(

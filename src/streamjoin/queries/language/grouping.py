@@ -78,12 +78,16 @@ def window_type(times: Iterable[pa.DataType], size: int, slide: int) -> pa.DataT
 
 @dataclass(frozen=True)
 class Ranking:
-    """The first `most` groups of each window, or of each window and some keys, in an order; the keys decide ties."""
+    """The first `most` groups of each window, or of each window and some keys, in an order.
+
+    The keys decide between equals, or with `ties` all of them have the place of the first.
+    """
 
     partition: tuple[int, ...]
     order: tuple[tuple[Expression, bool, bool], ...]
     """By expression: whether it descends, and whether NULLs come first."""
     most: int
+    ties: bool
 
 
 @dataclass(frozen=True)

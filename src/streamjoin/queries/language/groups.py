@@ -366,11 +366,11 @@ class GroupPlanning:
     # QUALIFY ------------------------------------------------------------------------------------------------------
 
     def _ranking(self, tokens: TokenRange) -> Ranking:
-        """row_number() OVER (PARTITION BY window_end, key ORDER BY value DESC, ...) <= n."""
+        """row_number() or rank() OVER (PARTITION BY window_end, key ORDER BY value DESC, ...) <= n."""
         words, first = self._words(tokens), tokens.first
         kinds = [word.kind for word in words]
         texts = [self._scan.source.of(word).upper() for word in words]
-        head = texts[:5] == ["ROW_NUMBER", "(", ")", "OVER", "("]
+        head = texts[:1] in (["ROW_NUMBER"], ["RANK"]) and texts[1:5] == ["(", ")", "OVER", "("]
         close = len(words) - 3
         if not head or close < 6 or kinds[close] != "R_PAREN" or kinds[5] != "PARTITION_BY" or "ORDER_BY" not in kinds:
             raise self._shape(tokens)
@@ -383,7 +383,7 @@ class GroupPlanning:
         most = int(number) - (operator == "<")
         if most < 1 or (operator == "=" and most != 1):
             raise self._shape(tokens)
-        return Ranking(partition, ranked, most)
+        return Ranking(partition, ranked, most, ties=texts[0] == "RANK")
 
     def _shape(self, tokens: TokenRange) -> ExpressionError:
         return self._error(f"QUALIFY chooses the first groups of each window: {QUALIFY_SHAPE}", self._span(tokens))

@@ -15,7 +15,7 @@ changed, so a batch can be computed again; what a query gives does not depend on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -402,11 +402,9 @@ class GroupMember:
         parts = [run.panes[chosen], *(order_ranks(taken[Column(KEY, str(key))]) for key in top.partition)]
         # Ties are in the order of the keys, which they have already.
         order = np.lexsort([*reversed(ranks), *reversed(parts)])
-        starts = np.ones(order.size, np.bool_)
-        starts[1:] = np.logical_or.reduce([part[order][1:] != part[order][:-1] for part in parts])
-        begins = np.flatnonzero(starts)
-        number = np.arange(order.size) - np.repeat(begins, np.diff([*begins, order.size]))
-        return chosen[np.sort(order[number < top.most])]
+        first = _run_starts([part[order] for part in parts])
+        place = _run_starts([part[order] for part in (*parts, *ranks)]) if top.ties else np.arange(order.size)
+        return chosen[np.sort(order[place - first < top.most])]
 
     def check_budget(self, budget: Budget, store: GroupStore, low: int) -> None:
         """Refuse more open groups than the query may have.
@@ -600,6 +598,14 @@ def pane_starts(times: Array, edges: Iterable[tuple[int, int]]) -> tuple[Array, 
 def _taken(columns: Mapping[Column, pa.Array], places: Array) -> dict[Column, pa.Array]:
     index = pa.array(places)
     return {column: values.take(index) for column, values in columns.items()}
+
+
+def _run_starts(parts: Sequence[Array]) -> Array:
+    """Where, by place, the run of equal values begins that it is in."""
+    begins = np.ones(parts[0].size, np.bool_)
+    begins[1:] = np.logical_or.reduce([part[1:] != part[:-1] for part in parts])
+    starts: Array = np.maximum.accumulate(np.where(begins, np.arange(begins.size), 0))
+    return starts
 
 
 def _grouping(query: Query) -> Grouping:

@@ -113,7 +113,7 @@ def number_codes(codes: Array, size: int) -> tuple[Array, Array]:
 
 def order_ranks(array: pa.Array, *, descends: bool = False, nulls_first: bool = False) -> Array:
     """Numbers in the order of values; NaN is the greatest."""
-    found = array.dictionary_encode()
+    found = keys_without_signs(array).dictionary_encode()
     ranks = np.empty(len(found.dictionary) + 1, np.int64)
     ranks[pc.sort_indices(found.dictionary).to_numpy()] = np.arange(len(found.dictionary))
     if descends:
