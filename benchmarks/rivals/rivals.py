@@ -67,7 +67,7 @@ CANNOT: Mapping[tuple[str, str], str] = {
     ("spark", "asof"): "Spark has no as-of join of two streams",
 }
 NOTES: Mapping[str, str] = {
-    _OURS: "no aggregation; a row is never taken back",
+    _OURS: "aggregates by windows of time; a row is never taken back",
     OURS_ON_SPARK: "`sj.spark.join`; the same files and batches as Spark's own join",
     "polars": "no streams: the program keeps the window and joins each micro-batch anew",
     "duckdb": "no streams: the program keeps the window and joins each micro-batch anew",

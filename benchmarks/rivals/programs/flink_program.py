@@ -32,6 +32,7 @@ def run(task: dict, part: str, out: str) -> None:
     environment = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     environment.get_config().set("parallelism.default", str(task["workers"]))
     environment.get_config().set("table.exec.source.idle-timeout", "1 s")
+    environment.get_config().set("table.local-time-zone", "UTC")
     for stream in task["streams"]:
         environment.execute_sql(source(stream, stream[part]))
     statements = environment.create_statement_set()
