@@ -179,6 +179,21 @@ def test_nexmark_rows_are_compared_with_each_system(monkeypatch: pytest.MonkeyPa
     assert "Flink refuses q4 («No averages.»)" in text
 
 
+@pytest.mark.parametrize(
+    ("rate", "at_least", "wanted"),
+    [
+        (10.0, False, "5.0 times Flink's rate; aim 5: met"),
+        (20.0, True, "at most 2.5 times Flink's rate; aim 5: missed"),
+        (5.0, True, "at most 10.0 times Flink's rate; aim 5: not tested"),
+    ],
+)
+def test_an_aim_is_not_met_against_a_bound(rate: float, at_least: bool, wanted: str) -> None:
+    ours = {"query": "whole q5", "system": "streamjoin", "events_per_s": 50.0, "at_least": False, "failed": ""}
+    theirs = {**ours, "system": "flink", "events_per_s": rate, "at_least": at_least}
+    assert nexmark_rivals.aims([ours, theirs, {**theirs, "query": "q7"}]) == [f"whole q5: {wanted}"]
+    assert nexmark_rivals.aims([ours, {**theirs, "failed": "failed: no room"}]) == []
+
+
 def test_both_pages_have_the_tables_of_the_stored_results() -> None:
     assert comparison.PART.read(SPEED_PAGE) == comparison.render().strip()
     assert comparison.PART.read() == comparison.brief()
