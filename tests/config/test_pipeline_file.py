@@ -109,13 +109,13 @@ def test_a_batch_is_bounded_unless_the_file_says_how_much_it_takes(tmp_path: Pat
 
 def test_what_the_gate_takes(tmp_path: Path) -> None:
     text = WHOLE.replace("partitions = 4", 'partitions = "auto"').replace(
-        "[join]", '[join]\nordered = true\nidle = "3 s"'
+        "[join]", '[join]\nordered = true\nidle = "3 s"\nmost_waiting = 9'
     )
     text = text.replace("[source.left]", '[source.left]\nby = "part"\nposition = "place"')
     pipeline = read(
         tmp_path, text.replace('window = ["5 seconds", { time = "1 minute" }]', "window = { count = 1000 }")
     )
-    assert pipeline.join == JoinSettings(partitions="auto", ordered=True, idle="3 s")
+    assert pipeline.join == JoinSettings(partitions="auto", ordered=True, idle="3 s", most_waiting=9)
     assert (pipeline.left.by, pipeline.left.position) == ("part", "place")
     assert pipeline.spec.windows == (sj.CountWindow(1000), sj.CountWindow(1000))
 
@@ -238,6 +238,7 @@ MISTAKES = [
     ("metadata = {", 'values = ["0"]\nmetadata = {', 12, "values are those of a column"),
     ('time = "ts"', 'time = "ts"\npunctuate = true', 29, "needs ordered = true"),
     ('time = "ts"', 'time = "ts"\nend_of_input = true', 29, 'add trigger = "available now"'),
+    ('time = "ts"', 'time = "ts"\nmost_waiting = 0', 29, "most_waiting = 0: it is a whole number from 1"),
     ('time = "ts"', 'time = "ts"\nlate = 3', 29, "late is text, not a whole number"),
     ('"10 seconds"', '"10 parsecs"', 3, "is not a duration"),
     ('"10 seconds"', '""', 3, "trigger is empty"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +178,7 @@ def test_a_self_join_of_a_count_window_in_memory(spark: SparkSession, tmp_path: 
         (lambda df: (Source(df.selectExpr("*", "'a' AS s"), position="s"), df, {}), sj.SchemaError, "a whole number"),
         (lambda df: (df, df, {"idle": 3}), sj.SpecError, "idle=3"),
         (lambda df: (df, df, {"idle": "0 seconds"}), sj.SpecError, "at least a millisecond"),
+        (lambda df: (df, df, {"most_waiting": 0}), sj.SpecError, "most_waiting=0: it is a whole number"),
         (lambda df: (df, df, {"partitions": 4, "most_partitions": 2}), sj.SpecError, "most_partitions=2 is less"),
         (lambda df: (df.selectExpr("*", "1 AS partner"), df, {"positions": True}), sj.SchemaError, "'partner'"),
         (lambda df: (df, df, {"punctuate": True}), sj.SpecError, "without ordered=True"),
@@ -196,6 +197,13 @@ def test_a_mistake_is_named(
     left, right, options = change(read_source(spark, tmp_path / "a"))
     with pytest.raises(error, match=message):
         join(left, right, SPEC, **options)
+
+
+def test_a_join_without_a_gate_has_no_limit_on_what_waits_there(spark: SparkSession, tmp_path: Path) -> None:
+    write_source(tmp_path / "a", [], 0)
+    frame = read_source(spark, tmp_path / "a")
+    with pytest.raises(sj.SpecError, match="most_waiting=5 limits what waits in a gate, which this join has not"):
+        join(frame, frame, replace(SPEC, window=sj.TimeWindow(9)), most_waiting=5)
 
 
 def test_a_source_says_what_it_can_not_be(spark: SparkSession, tmp_path: Path) -> None:

@@ -124,6 +124,23 @@ def test_the_source_that_rows_wait_for_is_named(tmp_path: Path) -> None:
     assert str(HeldRows.from_footer({"waiting": [2, 1]})) == "3 rows wait in the gate"
 
 
+def test_more_waiting_rows_than_allowed_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    any_number = gated_plan(gated_spec(lateness=1))
+    assert any_number.gate is not None
+    plan = replace(any_number, gate=replace(any_number.gate, most_waiting=3))
+    first = {(0, 0): gated_table((1, 7, 0), (5, 7, 1)), (1, 0): gated_table((2, 7, 10))}
+    gated_batch(plan, tmp_path / "a", 0, first)
+    second = {(0, 0): gated_table((6, 7, 2), (7, 7, 3), (3, 7, 4))}
+    for _ in range(2):
+        with pytest.raises(sj.StateError, match=r"^4 rows wait .* source '0000' of the right side.*: most_waiting=3\."):
+            gated_batch(plan, tmp_path / "a", 1, second)
+    assert not [path for path in (tmp_path / "a").rglob("*") if "0000000001" in str(path.relative_to(tmp_path))]
+    # Another start without the limit goes on as if there had never been one.
+    gated_batch(any_number, tmp_path / "b", 0, first)
+    again, never = (gated_batch(any_number, tmp_path / root, 1, second, epoch=2) for root in "ab")
+    assert again == never and _standing(any_number, tmp_path / "a", 1, 2)["late"] == {"left: late": 1}
+
+
 def test_many_waiting_rows_are_warned_of_each_time_they_double(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

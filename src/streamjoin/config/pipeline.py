@@ -123,6 +123,7 @@ class JoinSettings:
     columns: tuple[str, ...] | None = None
     late: str | None = None
     end_of_input: bool = False
+    most_waiting: int | None = None
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ _TERM = '{ equi = "sym" }, { band = ["px", "bid"], distance = 0.25 } or { theta 
 _KEYS = (
     "on", "window", "time", "lateness", "ordered", "idle", "positions", "punctuate", "columns", "late", "order", "how",
     "match", "summary", "between", "prevailing", "itself", "self_join", "suffixes", "both_keys", "result_time",
-    "end_of_input",
+    "end_of_input", "most_waiting",
 )  # fmt: skip
 _MATCH = 'match = { direction = "backward", tolerance = "5 seconds" }'
 _SUMMARY = 'summary = { n = "count(*)", mid = "avg(r.bid)" }'
@@ -64,10 +64,13 @@ def read_join(table: ConfigTable, late: str | None) -> tuple[JoinSpec, JoinSetti
     idle = table.text("idle", 'idle = "10 seconds"')
     if idle is not None:
         table.build(lambda: durations.nanoseconds(idle), "idle")
+    most_waiting = table.get("most_waiting", (int,), example="most_waiting = 10_000_000")
+    if most_waiting is not None and most_waiting < 1:
+        table.wrong(f"most_waiting = {most_waiting}: it is a whole number from 1", "most_waiting")
     columns = table.texts("columns", 'columns = ["sym", "px", "bid"]')
     settings = JoinSettings(
         ordered=ordered, positions=positions, punctuate=punctuate, idle=idle, columns=columns or None, late=late,
-        end_of_input=end_of_input,
+        end_of_input=end_of_input, most_waiting=most_waiting,
     )  # fmt: skip
     return _spec(table), settings
 

@@ -70,6 +70,7 @@ def join(
     name: str | None = None,
     checkpoint: str | Path | None = None,
     end_of_input: bool = False,
+    most_waiting: int | None = None,
 ) -> DataFrame:
     """Join two sides of streaming DataFrames; any sink can write the result.
 
@@ -115,6 +116,8 @@ def join(
         end_of_input: whether the input ends with what is there: a run with the trigger `availableNow` then decides all
             tuples that wait, in one more batch, as `close()` does in `sj.open`. What later runs read is joined as a
             stream of its own. If a query has several joins, it ends the input of all.
+        most_waiting: how many rows may wait in the gate after a batch. With more the query fails, names the source that
+            they wait for, and has joined nothing of the batch. A restart may change it. Default: any number.
 
     Raises:
         SpecError: the spec is invalid, does not match the columns, or is not supported on Spark.
@@ -127,6 +130,7 @@ def join(
     options = Options(
         partitions, most_partitions, ordered, positions, idle, columns, _everywhere(late), name, punctuate,
         None if checkpoint is None else str(checkpoint), end_of_input=end_of_input,
+        most_waiting=most_waiting,
     )  # fmt: skip
     return build(left, right, spec, options, MergePolicy())
 
@@ -147,6 +151,7 @@ class Options:
     checkpoint: str | None = None
     spool: int | None = None
     end_of_input: bool = False
+    most_waiting: int | None = None
 
 
 def _everywhere(late: str | Path | None) -> str | None:
@@ -271,9 +276,16 @@ def _gate(
     unknown = kind and with_interval_index(bound).intervals is not None
     # The rows of a window are summarised in their order.
     needed = unknown or counted or several or bound.summary is not None
+    most = options.most_waiting
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise SpecError(f"most_waiting={most!r}: it is a whole number from 1, or None for no limit")
     if not (needed or options.ordered or options.positions or options.idle is not None):
+        if most is not None:
+            raise SpecError(f"most_waiting={most:,} limits what waits in a gate, which this join has not: leave it out")
         return None
-    return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate)
+    return GatePlan(
+        plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate, options.most_waiting
+    )
 
 
 def _former_sources(

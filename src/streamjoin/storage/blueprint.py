@@ -48,13 +48,17 @@ class SourcePlan:
 
 @dataclass(frozen=True)
 class GatePlan:
-    """How tuples are brought into one order before the join."""
+    """How tuples are brought into one order before the join.
+
+    `most_waiting` is how many may wait after a batch; None for any number.
+    """
 
     sources: tuple[tuple[SourcePlan, ...], tuple[SourcePlan, ...]]
     idle_ms: int | None = None
     ordered: bool = False
     positions: bool = False
     punctuated: bool = False
+    most_waiting: int | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
-from streamjoin.model.errors import InputError
+from streamjoin.model.errors import InputError, StateError
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.arrivals import LATE, NO_TIME
 from streamjoin.spark.stages.figures import packed, standing
@@ -145,13 +145,13 @@ class GateOfBatch:
             after = ended(after)
         waiting = [_together(old, new) for old, new in zip(waited, on_time, strict=True)]
         ready = [self._ready(after, side, rows.rows) for side, rows in zip(self._sides, waiting, strict=True)]
+        held = self._held(after, ready, now_ms)
         tables, ticks, after = self._numbered(after, waiting, ready)
         self._kind.advance(self._log, self.before, stood.counts, after, ticks)
         points = planned(self._blueprint, self.before, self._sample(tables))
         rest = [_chosen(side_rows, ~mask) for side_rows, mask in zip(waiting, ready, strict=True)]
         self.ranges, self.mark = points.ranges, agreed(self.before, points)
         longest = self._longest(tables)
-        held = HeldRows.after(after, [side.rows.ticks.size for side in rest], lateness, now_ms, self._plan.idle_ms)
         self._publish(stood, after, rest, late, points, longest, held)
         for role, table in enumerate(tables):
             for number, batch_rows in enumerate(table.to_batches(max_chunksize=_PART_ROWS)):
@@ -246,6 +246,18 @@ class GateOfBatch:
             return ready_in(after, side, rows)
         ready: Array = rows.ticks < less(after.bound[0], self._kind.reach)
         return ready
+
+    def _held(self, after: Standing, ready: Sequence[Array], now_ms: int | None) -> HeldRows:
+        """What goes on waiting, if it is not too much."""
+        numbers = [int(np.count_nonzero(~mask)) for mask in ready]
+        held = HeldRows.after(after, numbers, self._blueprint.lateness, now_ms, self._plan.idle_ms)
+        most = self._plan.most_waiting
+        if most is not None and sum(numbers) > most:
+            raise StateError(
+                f"{held}: most_waiting={most:,}. Nothing of the batch was joined, and the next start has it again: "
+                "start with a larger most_waiting, and with idle= if the source may be silent for long"
+            )
+        return held
 
     def _numbered(
         self, after: Standing, waiting: Sequence[WaitingRows], ready: Sequence[Array]
