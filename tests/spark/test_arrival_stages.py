@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 import streamjoin as sj
 from streamjoin.model.binding import bind
 from streamjoin.model.spec import How
-from streamjoin.spark.stages.facts import bound_of
-from streamjoin.spark.stages.gating import Standing
+from streamjoin.spark.stages.facts import bound_of, punctuation_of
+from streamjoin.spark.stages.figures import standing
+from streamjoin.spark.stages.gating import SourceProgress, Standing
 from streamjoin.spark.stages.undecided import undecided
 from streamjoin.storage.background import merge_due
 from streamjoin.storage.blueprint import Blueprint, SourcePlan
 from streamjoin.storage.log import WindowLog
+from streamjoin.storage.manifest import EMPTY
 from streamjoin.storage.merging import MergePolicy
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase
@@ -268,6 +270,17 @@ def test_rows_that_a_gate_no_longer_waited_for_are_late(tmp_path: Path) -> None:
         found.append([ids for part in parts for ids in conformance.ids(pa.Table.from_batches([part]))])
     assert found == [[], [(0, None)], [], [(2, 12)], [(1, None)]]
     assert WindowLog(tmp_path, 2, plan).version(4).late == {"right: late": 1}
+
+
+@pytest.mark.parametrize(("lateness", "clocks"), [(0, (-(2**62), 2**62)), (2**63 - 1, (0, 5)), (2**64, (9, 9))])
+def test_a_bound_further_behind_than_ticks_can_say_is_told(lateness: int, clocks: tuple[int, int]) -> None:
+    """Figures are int64: a routing task must not fail for good where times, or a lateness, are far apart."""
+    plan = _plan(JoinCase(replace(_SPEC, lateness=lateness), lambda _, __: True, (SCHEMA, SCHEMA), (), ()), 1, EAGER)
+    progress = punctuation_of(plan, 0, clocks)
+    assert progress.lag == 2**63 - 1
+    assert standing(1, EMPTY, 1, 1, progress).num_rows == 1
+    gate = Standing({(1, "0000"): SourceProgress(2**62, None)}, (-(2**62), 0, "0000"))
+    assert gate.lag == 2**63 - 1
 
 
 def test_marks_outlive_the_rows_of_their_run(tmp_path: Path) -> None:

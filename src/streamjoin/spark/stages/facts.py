@@ -27,7 +27,7 @@ from streamjoin.spark.stages.parts import MARKER
 from streamjoin.spark.stages.punctuation import Punctuation
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.manifest import Clocks
-from streamjoin.windows.clock import NEVER, to_ticks
+from streamjoin.windows.clock import FOREVER, NEVER, to_ticks
 
 TASK_ROWS = 40
 """A row's number in its routing task has this many bits; the task's own number is above them."""
@@ -137,5 +137,5 @@ def punctuation_of(blueprint: Blueprint, batch: int, clocks: Clocks) -> Punctuat
     waiting = blueprint.marked or (0,)
     earliest = None if bound is None else min(bound, *(horizons[side] for side in waiting))
     newest = max((clock for clock in clocks if clock is not None), default=None)
-    lag = None if bound is None or newest is None else newest - bound
+    lag = None if bound is None or newest is None else min(FOREVER, newest - bound)
     return Punctuation(batch, None if earliest == NEVER else earliest, None, None, lag)

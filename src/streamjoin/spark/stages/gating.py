@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from streamjoin._arrays import Array
 from streamjoin.gate.decisions import END, START, Bound, Key, late_mask, passed, ties_are_ready
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.windows.clock import NEVER
+from streamjoin.windows.clock import FOREVER, NEVER
 
 _DIGITS = decimal.Context(prec=80)
 _PLACE = re.compile(r"/\d{20,77} ")
@@ -58,7 +58,7 @@ class Standing:
     def lag(self) -> int | None:
         """How far the bound is behind the newest time of all sources, in ticks."""
         clocks = [source.clock for source in self.sources.values() if source.clock is not None]
-        return max(clocks) - self.bound[0] if clocks and self.bound[0] > NEVER else None
+        return min(FOREVER, max(clocks) - self.bound[0]) if clocks and self.bound[0] > NEVER else None
 
     def to_json(self) -> dict[str, Any]:
         """The state as JSON data."""
