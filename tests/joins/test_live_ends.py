@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from streamjoin.joins.live import driven
 from streamjoin.joins.live import live as live_module
 from streamjoin.joins.live.driven import DrivenRunner
 from streamjoin.joins.live.runner import Setup
-from streamjoin.joins.live.running import FlowRunner
+from streamjoin.joins.live.running import FlowRunner, InboxIntake
 from streamjoin.joins.live.source import WaitingInput
 from streamjoin.testing.clock import ManualClock
 from tests.joins.live_runs import ending
@@ -246,18 +247,41 @@ def test_stop_during_the_first_push_that_binds_leaves_no_thread(
 
 
 class InterruptedLock:
-    """A lock; the first thread that takes it at once is interrupted right behind that."""
+    """A lock; once armed, the next source that takes it is interrupted behind that, and nobody takes it before."""
 
-    def __init__(self) -> None:
-        self._lock, self._interrupts = threading.Lock(), 1
+    def __init__(self, interrupt: Callable[[], object]) -> None:
+        self._lock, self._interrupt, self._armed = threading.Lock(), interrupt, False
         self.release = self._lock.release
 
+    def arm(self) -> None:
+        with self._lock:
+            self._armed = True
+
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._armed and not blocking:
+            self._lock.acquire()
+            self._armed = False
+            self._interrupt()
+            return True
         taken = self._lock.acquire(blocking, timeout)
-        if taken and not blocking and self._interrupts:
-            self._interrupts -= 1
-            raise KeyboardInterrupt
+        if taken and self._armed:
+            self._lock.release()
+            return False
         return taken
+
+    def put_into(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have live joins take it for the work of their intake."""
+        usual = InboxIntake.__init__
+
+        def begin(intake: InboxIntake, *arguments: Any) -> None:
+            usual(intake, *arguments)
+            intake._taking = self  # type: ignore[assignment]
+
+        monkeypatch.setattr(InboxIntake, "__init__", begin)
+
+
+def interrupt_this_thread() -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("algorithm", ["pim_parallel", "low_latency_handshake"])
@@ -265,9 +289,11 @@ def test_an_interrupt_behind_a_lock_that_was_taken_ends_the_join(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody releases that lock: the end waited for it for ever."""
+    lock = InterruptedLock(interrupt_this_thread)
+    lock.put_into(monkeypatch)
     join = sj.live(TIMED, algorithm, **SCHEMAS)
     source = join.source("left")
-    monkeypatch.setattr(join._runner._intake, "_taking", InterruptedLock())  # type: ignore[union-attr]
+    lock.arm()
     with pytest.raises(KeyboardInterrupt):
         source.push(at(1))
     join.close()
@@ -276,6 +302,22 @@ def test_an_interrupt_behind_a_lock_that_was_taken_ends_the_join(
         next(iter(join))
     join.stop()
     assert not threads()
+
+
+@pytest.mark.parametrize("algorithm", ["pim_parallel", "low_latency_handshake"])
+def test_ctrl_c_while_a_source_sends_tuples_on_leaves_the_join(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended the join for all sources and consumers."""
+    lock = InterruptedLock(lambda: signal.raise_signal(signal.SIGINT))
+    lock.put_into(monkeypatch)
+    with sj.live(TIMED, algorithm, **SCHEMAS) as join:
+        left, right = join.source("left"), join.source("right")
+        lock.arm()
+        with pytest.raises(KeyboardInterrupt):
+            left.push(at(1))
+        right.push(at(1))
+        join.close()
+        rows = [row for table in join for row in table["t_left"].to_pylist()]
+    assert rows == [1]
 
 
 class InterruptedRelease:

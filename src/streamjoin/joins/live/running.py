@@ -33,6 +33,7 @@ from streamjoin.joins.live.runner import Call, Deliver, Delivery, Fail, Setup, S
 from streamjoin.joins.live.windowed import LiveOperator, ResultRows, SentChunk
 from streamjoin.model.errors import NotSupportedError, StateError
 from streamjoin.windows.crew import Crew
+from streamjoin.windows.interrupts import Deferred
 
 PAUSE = 0.2
 """Seconds without input after which a flow that needs further input to find all pairs is settled."""
@@ -247,17 +248,19 @@ class InboxIntake:
         Waking another thread and handing it the interpreter takes longer than the work itself.
         """
         rounds, crowded = 0, False
-        try:
-            # Whoever holds the lock looks again after releasing it, so nothing is left behind.
-            while not crowded and self._inbox and self._taking.acquire(blocking=False):
-                rounds += 1
-                crowded = rounds > MOST_ROUNDS or not self._flow.has_room(sum(self._inbox.sizes()))
-                if not crowded:
-                    self._send_waiting()
-                self._taking.release()
-        except BaseException as error:
-            # The lock stays locked, also where an interrupt came right behind `acquire`: the join can't go on.
-            self._run.fail(error)
+        # An interrupt in the middle would end the join for everybody.
+        with Deferred():
+            try:
+                # Whoever holds the lock looks again after releasing it, so nothing is left behind.
+                while not crowded and self._inbox and self._taking.acquire(blocking=False):
+                    rounds += 1
+                    crowded = rounds > MOST_ROUNDS or not self._flow.has_room(sum(self._inbox.sizes()))
+                    if not crowded:
+                        self._send_waiting()
+                    self._taking.release()
+            except BaseException as error:
+                # The lock stays locked, also where an interrupt came right behind `acquire`: the join can't go on.
+                self._run.fail(error)
         if crowded:
             self._inbox.wake()
 
