@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +81,21 @@ def test_what_can_not_be_had_is_said(tmp_path: Path) -> None:
     module = replace(jars.CONNECTOR[3], version="0.0.0")
     with pytest.raises(sj.SetupError, match=r"could not fetch org\.apache\.commons:commons-pool2:0\.0\.0.*not found"):
         jars.fetch([module], cache=tmp_path / "cache", environ={jars.SETTINGS: str(settings)})
+
+
+def test_two_processes_do_not_fill_one_cache_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        with (tmp_path / "ivy" / "filling.lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(command)
+        return subprocess.CompletedProcess(command, 1, "", "module not found")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(sj.SetupError):
+        jars.retrieve(jars.CONNECTOR, tmp_path / "jars", ivy_home=tmp_path / "ivy", transitive=False)
+    assert len(held) == 1
 
 
 def test_the_users_own_connector_is_left_alone() -> None:

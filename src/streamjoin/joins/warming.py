@@ -7,12 +7,11 @@ Small joins over `sample` rows reach the kernels. The embedded engine's are here
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Iterator
 
 import pyarrow as pa
 
-from streamjoin._cache import cache_dir
+from streamjoin import _cache
 from streamjoin.model.asof import AsOf
 from streamjoin.model.predicates import Band, Equi, Theta, Within
 from streamjoin.model.spec import JoinSpec
@@ -42,15 +41,9 @@ _KEYS = {
 }
 
 
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Hold the host's lock, if available: other processes wait and then load what this process compiled."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            cache_dir().mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((cache_dir() / "compiling.lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def alone() -> contextlib.AbstractContextManager[None]:
+    """Compile while other processes wait, which then load what this one compiled."""
+    return _cache.alone(_cache.cache_dir() / "compiling.lock")
 
 
 def warm() -> Iterator[str]:

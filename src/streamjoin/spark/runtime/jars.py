@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from streamjoin._cache import cache_dir
+from streamjoin._cache import alone, cache_dir
 from streamjoin.model.errors import SetupError
 from streamjoin.spark.runtime.java import Java, find_java
 
@@ -171,7 +171,11 @@ def retrieve(
     if environ.get(SETTINGS):
         command += ["-settings", environ[SETTINGS]]
     try:
-        ivy = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
+        # Two that fill one cache at a time fail on each other's drafts.
+        with alone(ivy_home / "filling.lock"):
+            ivy = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+            )
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f"the jars could not be fetched: {error}") from error
     finally:
