@@ -165,6 +165,46 @@ def test_decimals_of_every_width(type_: pa.DataType) -> None:
     assert rows.drop_columns(["sym", "t"]).to_pylist() == [wanted]
 
 
+@pytest.mark.parametrize(
+    ("type_", "stored", "wanted"),
+    [
+        (pa.uuid(), [b"b" * 16, bytes(16), b"b" * 16, b"\xff" * 16], {"d": 3, "lo": bytes(16), "at": 4}),
+        (pa.json_(), ["2", "1", "2", "3"], {"d": 3, "lo": "1", "at": 4}),
+        (pa.bool8(), [5, 0, 1, 0], {"d": 2, "lo": 0, "at": 1}),
+    ],
+)
+def test_values_of_arrows_own_extension_types(type_: pa.DataType, stored: list[Any], wanted: dict[str, Any]) -> None:
+    column = pa.ExtensionArray.from_storage(type_, pa.array(stored, type_.storage_type))
+    right = pa.table({"sym": ["A"] * 4, "t": [1, 2, 3, 4], "v": column})
+    summaries = {"d": "count(DISTINCT r.v)", "lo": "min(r.v)", "at": "arg_max(r.t, r.v)"}
+    left = pa.table({"sym": ["A"], "t": [4]})
+    rows = sj.join(left, right, "sym", time="t", match=spec(summaries=summaries).match)
+    own = rows["lo"].combine_chunks()
+    assert own.type == type_
+    assert {"d": rows["d"][0].as_py(), "lo": own.storage[0].as_py(), "at": rows["at"][0].as_py()} == wanted
+    for function in ("sum", "avg", "median"):
+        with pytest.raises(SchemaError, match="takes numbers"):
+            sj.join(left, right, "sym", time="t", match=spec(summaries={"x": f"{function}(r.v)"}).match)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([-1.7e308, 1.7e308], [0.0, 0.75 * -1.7e308 + 0.25 * 1.7e308]),
+        ([-math.inf, 1.0], [-math.inf, -math.inf]),
+        ([1.0, math.inf], [math.inf, math.inf]),
+    ],
+)
+def test_a_quantile_lies_between_its_neighbours_however_far_apart_they_are(
+    values: list[float], wanted: list[float]
+) -> None:
+    right = pa.table({"sym": ["A", "A"], "t": [1, 2], "v": values})
+    summaries = {"median": "median(r.v)", "quarter": "quantile(r.v, 0.25)"}
+    match = spec(summaries=summaries).match
+    rows = sj.join(pa.table({"sym": ["A"], "t": [4]}), right, "sym", time="t", match=match)
+    assert [rows[name][0].as_py() for name in summaries] == wanted
+
+
 def test_a_sum_beyond_its_type_is_null_and_counted() -> None:
     right = pa.table({"sym": ["A", "A"], "t": [1, 1], "px": pa.array([2**63 - 1, 1], pa.int64())})
     left = pa.table({"sym": ["A"], "t": [1]})

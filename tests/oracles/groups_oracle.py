@@ -10,6 +10,8 @@ from fractions import Fraction
 from itertools import pairwise, product
 from typing import Any
 
+from tests.oracles.summary_oracle import between
+
 Tuple = dict[str, Any]
 """Columns by name; `t` is the time."""
 Batch = Mapping[str, Sequence[Tuple]]
@@ -208,7 +210,7 @@ def middle(values: Sequence[Any]) -> Any:
     if not there:
         return None
     low, high = statistics.median_low(there), statistics.median_high(there)
-    value = float(low if low == high else low + (high - low) * 0.5)
+    value = float(low if low == high else between(low, high, 0.5))
     return NAN if math.isnan(value) else value
 
 

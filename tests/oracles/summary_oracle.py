@@ -83,6 +83,12 @@ def chosen(rows: Sequence[Row], value: str, by: str, sign: int) -> Any:
     return None if best is None else best[value]
 
 
+def between(low: float, high: float, part: float) -> float:
+    """The number at a part of the way from one to another, which may lie further apart than the greatest float."""
+    span = high - low
+    return float(low + span * part if math.isfinite(span) else low * (1 - part) + high * part)
+
+
 def quantile(values: Sequence[float], p: float) -> float | None:
     """Between two values in proportion."""
     if not values:
@@ -91,7 +97,7 @@ def quantile(values: Sequence[float], p: float) -> float | None:
         return math.nan
     ordered, at = sorted(values), (len(values) - 1) * p
     low, high = ordered[math.floor(at)], ordered[min(len(values) - 1, math.ceil(at))]
-    return low if low == high else float(low + (high - low) * (at - math.floor(at)))
+    return low if low == high else between(low, high, at - math.floor(at))
 
 
 def variance(values: Sequence[float], less: int) -> float | None:

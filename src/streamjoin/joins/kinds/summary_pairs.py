@@ -15,7 +15,7 @@ from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import Numbers, average_column, numbers_of, sum_column
 from streamjoin.joins.kinds.key_numbers import ExactTerms
 from streamjoin.joins.kinds.summary_state import Ranges, RightSide
-from streamjoin.joins.kinds.summary_values import computed, order_words
+from streamjoin.joins.kinds.summary_values import computed, numbered, order_words
 from streamjoin.kernels.kinds.summary import list_windows
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.expression.aggregates import Aggregate, aggregate_type
@@ -190,7 +190,10 @@ def _quantile(aggregate: Aggregate, arguments: list[pa.Array], groups: Array, n:
     low = padded[np.minimum(begins + below, values.size)]
     high = padded[np.minimum(begins + below + (rest > 0), values.size)]
     with np.errstate(all="ignore"):
-        result = np.where(low == high, low, low + (high - low) * rest)
+        span = high - low
+        # Two values may lie further apart than the greatest float, or one may be infinite.
+        between = np.where(np.isfinite(span), low + span * rest, low * (1 - rest) + high * rest)
+        result = np.where(low == high, low, between)
     # NaN is sorted last.
     newest = padded[np.minimum(begins + np.maximum(counts - 1, 0), values.size)]
     return pa.array(np.where(np.isnan(newest), np.nan, result), mask=counts == 0)
@@ -214,15 +217,13 @@ def _codes(array: pa.Array) -> Array:
     if pa.types.is_floating(array.type):
         # The zero with a sign is the other zero.
         array = pa.array(array.to_numpy(zero_copy_only=False) + 0.0, array.type, mask=~_present(array))
-    if pa.types.is_decimal(array.type) and array.type.bit_width < 128:
-        # Arrow has no dictionaries of short ones.
-        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
-    codes: Array = array.dictionary_encode().indices.fill_null(0).to_numpy(zero_copy_only=False)
+    codes: Array = numbered(array).dictionary_encode().indices.fill_null(0).to_numpy(zero_copy_only=False)
     return codes.astype(np.int64)
 
 
 def ranks_of(array: pa.Array, *, greatest: bool) -> Array:
     """Numbers in the order of values, in reverse order for the `greatest` first; NaN comes first."""
+    array = numbered(array)
     type_ = array.type
     wide = pa.types.is_decimal(type_) and type_.precision > 18
     if not wide and (pa.types.is_primitive(type_) or pa.types.is_decimal(type_) or pa.types.is_boolean(type_)):

@@ -18,6 +18,7 @@ from streamjoin.model.expression.arrow_results import to_arrow
 from streamjoin.model.expression.evaluation import evaluate, from_arrow
 from streamjoin.model.expression.nodes import Arithmetic, Column, Constant, Expression, Function, Literal, Negative
 from streamjoin.model.expression.values import Values
+from streamjoin.model.plain_types import without_extension
 from streamjoin.windows.encoding import fixed_width, flat, integer_values
 
 _PASS_ON = ("ABS", "CEIL", "FLOOR", "ROUND")
@@ -64,6 +65,16 @@ def _missing(expression: Expression, columns: Mapping[Column, pa.Array], values:
         return result
     own = evaluate(expression, values)
     return np.zeros(1, np.bool_) if own.valid is None else ~own.valid
+
+
+def numbered(array: pa.Array) -> pa.Array:
+    """The same values in a type that Arrow numbers and sorts: extensions, short decimals and half floats are not."""
+    array, type_ = without_extension(array), array.type
+    if isinstance(type_, pa.BaseExtensionType) and type_.extension_name == "arrow.bool8":
+        return array.cast(pa.bool_())
+    if pa.types.is_decimal(array.type) and array.type.bit_width < 128:
+        return array.cast(pa.decimal128(array.type.precision, array.type.scale))
+    return array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
 
 
 def order_words(array: pa.Array, *, greatest: bool = False) -> Array:

@@ -121,6 +121,9 @@ def aggregate_type(aggregate: Aggregate, schemas: Mapping[str, pa.Schema]) -> pa
     if name == "COUNT":
         return pa.int64()
     kind = (arrow_kind(types[0]) or (ValueKind.NULL, 0))[0]
+    if isinstance(types[0], pa.BaseExtensionType):
+        # Of Arrow's own ones only the boolean of 8 bits would count as a number.
+        kind = ValueKind.NULL
     if name in _NUMERIC:
         if kind not in NUMBERS:
             raise SchemaError(f"{name} takes numbers; {shorten(aggregate.arguments[0])} is {types[0]}")

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import average_column, numbers_of, sum_column
 from streamjoin.joins.kinds.summary_pairs import FUNCTIONS, ranks_of
+from streamjoin.joins.kinds.summary_values import numbered
 from streamjoin.kernels.exact import Layout, merge
 from streamjoin.model.expression.aggregates import Aggregate
 from streamjoin.model.expression.node import Expression
@@ -83,7 +84,7 @@ def keys_without_signs(array: pa.Array) -> pa.Array:
 
 def _encoded(array: pa.Array) -> tuple[Array, int]:
     """Numbers for the values of a column, NULL among them, and how many there are."""
-    found = array.dictionary_encode(null_encoding="encode")
+    found = numbered(array).dictionary_encode(null_encoding="encode")
     return found.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(found.dictionary)
 
 
@@ -113,7 +114,7 @@ def number_codes(codes: Array, size: int) -> tuple[Array, Array]:
 
 def order_ranks(array: pa.Array, *, descends: bool = False, nulls_first: bool = False) -> Array:
     """Numbers in the order of values; NaN is the greatest."""
-    found = keys_without_signs(array).dictionary_encode()
+    found = numbered(keys_without_signs(array)).dictionary_encode()
     ranks = np.empty(len(found.dictionary) + 1, np.int64)
     ranks[pc.sort_indices(found.dictionary).to_numpy()] = np.arange(len(found.dictionary))
     if descends:
