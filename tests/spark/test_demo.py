@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 
 import streamjoin as sj
+from streamjoin.spark.demo import run as demo
 from streamjoin.spark.demo.run import MARKER, CtrlC, _errors_to, claimed
 from streamjoin.spark.demo.view import (
     WIDTH,
@@ -282,6 +283,33 @@ def test_the_first_ctrl_c_is_noted_and_the_second_raised() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_it_warms_up_in_is_there_until_spark_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listeners go on writing to the checkpoint of a query that has ended."""
+    used: list[Path] = []
+
+    class Spark:
+        def stop(self) -> None:
+            (used[0] / "written late").mkdir()
+
+    monkeypatch.setattr(demo, "_session", lambda *_: Spark())
+    monkeypatch.setattr(demo, "_start", lambda _, output, **__: used.append(output) or Ended())
+    monkeypatch.setattr(demo, "_joined", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        demo.run(seconds=1, output=tmp_path / "out", console=Console(file=io.StringIO()))
+    assert not used[0].exists()
+
+
+class Ended:
+    """A query in which Ctrl-C was pressed."""
+
+    def awaitTermination(self, _: float) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return False
+
+    def stop(self) -> None:
+        pass
 
 
 @pytest.mark.spark

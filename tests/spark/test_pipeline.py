@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -23,10 +24,12 @@ import streamjoin as sj
 from streamjoin.cli.main import commands
 from streamjoin.config.pipeline_file import read_pipeline
 from streamjoin.spark import JoinProgress
+from streamjoin.spark.pipeline import run as running
 from streamjoin.spark.pipeline import sources
 from streamjoin.spark.pipeline.check import check_pipeline
 from streamjoin.spark.pipeline.progress import beginning
 from streamjoin.spark.pipeline.run import cause, run
+from streamjoin.spark.pipeline.view import Totals
 from streamjoin.spark.stages.scaling import asked_for
 from tests.conftest import QUICK_START
 from tests.formats.lakes import Lake
@@ -478,3 +481,27 @@ def test_a_file_that_ends_its_input(tmp_path: Path, spark: SparkSession) -> None
     # Nothing has come since.
     file.write_text(text + '[spark]\nconf."spark.streamjoin.progress" = "false"\n')
     assert said_by(file, spark) == "done: 0 batches, 0 rows in, 0 out\n"
+
+
+def test_a_checkpoint_of_its_own_is_there_until_spark_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listeners go on writing to the checkpoint of a query that has ended."""
+    used: list[Path] = []
+
+    class Spark:
+        def stop(self) -> None:
+            (used[0] / "written late").mkdir()
+
+    def start(_: object, __: object, checkpoint: str) -> list[object]:
+        used.append(Path(checkpoint))
+        return []
+
+    monkeypatch.setattr(running, "_session", lambda *_: Spark())
+    monkeypatch.setattr(running, "_start", start)
+    monkeypatch.setattr(running, "_watch", lambda *_: Totals())
+    for name in ("PipelineFigures", "set_meanwhile"):
+        monkeypatch.setattr(running, name, lambda *_: contextlib.nullcontext())
+    pipeline = replace(read_pipeline(files(tmp_path)), checkpoint=None)
+    run(pipeline, Console(file=io.StringIO()))
+    assert not used[0].exists()

@@ -65,12 +65,13 @@ def run(*, seconds: float, output: Path, console: Console) -> None:
     """
     month = Month.cut(max(_WARMING_SLICES, round(seconds / _SLICE_SECONDS)))
     cores = min(_MOST_CORES, os.cpu_count() or 1)
-    with claimed(output), CtrlC() as ctrl_c:
+    # Removed once Spark has stopped: until then its listeners write to the checkpoint of a query that has ended.
+    with claimed(output), CtrlC() as ctrl_c, tempfile.TemporaryDirectory(prefix="streamjoin-demo-") as scratch:
         with _step(console, "starting Spark"):
             spark = _session(cores, output / _LOG)
         try:
             with _step(console, "warming up: joining a small part of both feeds"):
-                _warm_up(spark, month, ctrl_c)
+                _warm_up(spark, month, Path(scratch), ctrl_c)
             figures = _live(spark, month, seconds, output, console, ctrl_c)
             title = f"{figures.matches:,} matches of {figures.flights:,} flights and {figures.weather:,} observations"
             rows = _summary(figures, output, cores)
@@ -170,18 +171,17 @@ def _start(joined: DataFrame, output: Path, **trigger: Any) -> StreamingQuery:
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 
-def _warm_up(spark: SparkSession, month: Month, ctrl_c: CtrlC) -> None:
+def _warm_up(spark: SparkSession, month: Month, scratch: Path, ctrl_c: CtrlC) -> None:
     """Compile Java and Python code that is compiled at first use, so that the live part shows the join."""
-    with tempfile.TemporaryDirectory(prefix="streamjoin-demo-") as scratch:
-        for _ in play(month, Path(scratch), seconds=0, slices=_WARMING_SLICES):
-            pass
-        query = _start(_joined(spark, Path(scratch)), Path(scratch), availableNow=True)
-        try:
-            while not query.awaitTermination(1):
-                if ctrl_c.pressed:
-                    raise KeyboardInterrupt
-        finally:
-            query.stop()
+    for _ in play(month, scratch, seconds=0, slices=_WARMING_SLICES):
+        pass
+    query = _start(_joined(spark, scratch), scratch, availableNow=True)
+    try:
+        while not query.awaitTermination(1):
+            if ctrl_c.pressed:
+                raise KeyboardInterrupt
+    finally:
+        query.stop()
 
 
 class CtrlC:

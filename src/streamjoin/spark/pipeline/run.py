@@ -12,7 +12,7 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -147,16 +147,18 @@ def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = No
         KeyboardInterrupt: a second signal came before the batch ended.
     """
     own = spark is None
-    with Stopping() as stopping:
+    with Stopping() as stopping, contextlib.ExitStack() as scratch:
+        # Removed once the session has stopped: until then its listeners write to the checkpoint of a query that ended.
+        checkpoint = pipeline.checkpoint or scratch.enter_context(tempfile.TemporaryDirectory(prefix="streamjoin-"))
         started = _session(pipeline, console) if spark is None else spark
         try:
-            with contextlib.ExitStack() as scratch:
-                checkpoint = pipeline.checkpoint or scratch.enter_context(_passing())
-                if stopping.asked:
-                    return Totals()
-                figures = scratch.enter_context(PipelineFigures(started, pipeline.progress, console))
-                # They are shown here.
-                scratch.enter_context(set_meanwhile(started, {SETTING: "false"}))
+            if stopping.asked:
+                return Totals()
+            # Figures are shown here.
+            with (
+                PipelineFigures(started, pipeline.progress, console) as figures,
+                set_meanwhile(started, {SETTING: "false"}),
+            ):
                 queries = _start(started, pipeline, checkpoint)
                 return _watch(pipeline, queries, checkpoint, console, stopping, figures)
         finally:
@@ -182,12 +184,6 @@ class Stopping:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-
-
-@contextlib.contextmanager
-def _passing() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="streamjoin-") as place:
-        yield place
 
 
 def _session(pipeline: Pipeline, console: Console) -> SparkSession:
