@@ -61,8 +61,9 @@ class Grid:
         for bucket in arrived.buckets.values():
             write_table(self.bucket(bucket.stream, number), bucket.to_table())
         state = self.core.snapshot()
-        targets = dict.fromkeys(state.registry.queries, OutputTarget(None))
-        self.sent.note(self.core.streams, state.registry.queries, state.optimizer.plan.choices, targets)
+        branches = state.registry.branches
+        targets = dict.fromkeys(branches, OutputTarget(None))
+        self.sent.note(self.core.streams, branches, state.optimizer.plan.choices, targets)
         assignment = CellAssignment(
             self.sent.run,
             number,
@@ -76,7 +77,7 @@ class Grid:
             str(self.directory / "waiting"),
             measures=self.core.measures,
             progress=arrived.clocks.progress,
-            waiting=self.core.cells_waiting.of({name: e.created for name, e in state.registry.queries.items()}),
+            waiting=self.core.cells_waiting.of({name: e.created for name, e in branches.items()}),
         )
         self.assignments.append(assignment)
         schemas = {name: entry.query.schema for name, entry in state.registry.queries.items()}

@@ -24,6 +24,9 @@ QUERIES = {
     "inner": "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k",
     "around": "SELECT x.p AS a, sum(y.p) AS b FROM l x WINDOW JOIN r y ON x.k = y.k RANGE BETWEEN 1 UNIT PRECEDING AND "
     "12 UNITS FOLLOWING INCLUDE PREVAILING",
+    "union": "SELECT x.p AS a, x.k AS b FROM l x ASOF ANTI JOIN r z MATCH_CONDITION (x.t >= z.t) ON x.k = z.k "
+    "UNION ALL SELECT x.p, y.p FROM l x LEFT JOIN r y WITHIN 5 UNITS ON x.k = y.k WHERE y.p IS NULL UNION ALL "
+    "SELECT p, t FROM r WHERE k > 4",
 }
 BATCHES: list[dict[str, pa.Table]] = [
     {"l": table((1, 1, 0), (2, 2, 1)), "r": table((1, 10, 0), (3, 30, 1))},
@@ -71,6 +74,10 @@ def test_every_row_once_wherever_it_is_killed(tmp_path: Path, monkeypatch: pytes
     assert wanted["anti"] == Counter({(5,): 1, (6,): 1, (9,): 1})
     assert wanted["around"] == Counter(
         {(1, 10): 1, (2, 20): 1, (3, 30): 1, (4, 40): 1, (5, 101): 1, (6, None): 1, (9, None): 1}
+    )
+    assert wanted["union"] == Counter(
+        {(2, 2): 1, (5, 5): 1, (6, 6): 1, (9, 9): 1, (5, None): 1, (6, None): 1, (9, None): 1}
+        | {(50, 20): 1, (51, 21): 1, (80, 90): 1, (80, 190): 1}
     )
     assert wanted["latest"] == Counter({(1, 10): 1, (3, 30): 1, (4, 40): 1})
     for number, write in enumerate(range(8, 60, 4)):

@@ -42,8 +42,11 @@ SELECT t.px FROM trades t SPLICE JOIN quotes q ON (sym) | SPLICE | SPLICE is not
 SELECT t.px FROM trades t ASOF JOIN quotes q ON (sym) | quotes q | MATCH_CONDITION is missing: ASOF JOIN q
 SELECT t.px FROM trades LATEST ON ts PARTITION BY sym | LATEST | LATEST is not allowed here: a query's result is a
 SELECT TOP 10 px FROM trades | TOP | TOP is not allowed here: a query's result is a stream without an end
-SELECT px FROM trades UNION ALL SELECT bid FROM quotes | UNION | UNION is not allowed here: create one query for each
-SELECT px FROM trades UNION SELECT bid FROM quotes | UNION | UNION is not allowed here: create one query for each
+SELECT px FROM trades UNION SELECT bid FROM quotes | UNION | UNION is not allowed here, as it would keep every row
+SELECT px FROM trades UNION DISTINCT SELECT bid FROM quotes | UNION | UNION is not allowed here, as it would keep every
+SELECT px FROM trades UNION ALL BY NAME SELECT bid FROM quotes | BY | UNION ALL goes by position: leave BY NAME out
+SELECT px FROM trades UNION ALL (SELECT bid FROM quotes) | ( | write the SELECT after UNION ALL without parentheses
+SELECT px FROM trades UNION ALL SELECT bid FROM quotes ORDER BY px | ORDER BY | ORDER BY is not allowed here: a query's
 SELECT px FROM trades EXCEPT SELECT bid FROM quotes | EXCEPT | EXCEPT is not allowed here: write ANTI JOIN b WITHIN 3
 SELECT px FROM trades INTERSECT SELECT bid FROM quotes | INTERSECT | INTERSECT is not allowed here: write SEMI JOIN b
 (SELECT px FROM trades) UNION ALL (SELECT bid FROM quotes) | ( | ( is not allowed here: write the query without

@@ -127,6 +127,9 @@ def test_limits_on_streams_windows_and_queries(start: Start) -> None:
     assert "6 SECONDS" in refused(NEAR.replace("3 SECONDS", "6 SECONDS"))
     assert "101 ROWS" in refused(NEAR.replace("3 SECONDS", "101 ROWS"))
     assert "quotes r" in refused(f"{NEAR} JOIN quotes r WITHIN 1 SECOND ON r.sym = t.sym")
+    around = "SELECT count(*) AS n FROM trades t WINDOW JOIN quotes q RANGE BETWEEN {} EXCLUDE PREVAILING"
+    assert "9 SECONDS" in refused(around.format("9 SECONDS PRECEDING AND 1 SECOND PRECEDING"))
+    assert "6 SECONDS" in refused(f"{NEAR} UNION ALL {NEAR.replace('3 SECONDS', '6 SECONDS')}")
     for _ in range(2):
         assert client.post("/api/v1/queries", json={"sql": NEAR}).status_code == 201
     told = problem(client.post("/api/v1/queries", json={"sql": NEAR}), 409, "too-many-queries")

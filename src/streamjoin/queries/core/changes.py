@@ -107,7 +107,7 @@ class LiveQuery:
     released: bool = False
     """Whether no tuples are held for it, because it is paused and they took too much memory."""
     inner: tuple[LiveQuery, ...] = ()
-    """The parts of a query with other than inner joins."""
+    """The parts of a query with other than inner joins, or the branches of a UNION ALL."""
     reached: int = NEVER
     """The newest time of its streams when it was created or resumed, in ticks."""
     stands_for: tuple[str, ...] = ()
@@ -127,7 +127,10 @@ class LiveQuery:
     ) -> LiveQuery:
         """With all that is derived from the query: one that can't be run is refused, and can't fail later by it."""
         inner: tuple[LiveQuery, ...] = ()
-        if query.kind_steps:
+        if query.union:
+            more = created, paused, budget, part, released, reached
+            inner = tuple(LiveQuery.of(serial + n, one, *more) for n, one in enumerate(query.branches))
+        elif query.kind_steps:
             roles: list[PartRole] = [
                 "once" if s.kind in ("semi", "anti") and s.nearest is None else "all" for s in query.kind_steps
             ]
@@ -158,7 +161,17 @@ class LiveQuery:
         """What the shared plan runs of it: the query itself, or its parts by their names."""
         if not self.inner:
             return {self.query.name: self}
+        if self.query.union:
+            return {name: part for branch in self.branches.values() for name, part in branch.parts.items()}
         return {part.query.name: replace(part, created=self.created, paused=self.paused) for part in self.inner}
+
+    @cached_property
+    def branches(self) -> dict[str, LiveQuery]:
+        """What a UNION ALL unites, by name; itself if it is none."""
+        if not self.query.union:
+            return {self.query.name: self}
+        now = {name: getattr(self, name) for name in ("created", "paused", "released", "reached")}
+        return {branch.query.name: replace(branch, **now) for branch in self.inner}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -236,7 +249,7 @@ class QueryRegistry:
                 query = change.query if isinstance(change.query, Query) else parse(change.query, streams, name)
                 at = _reached(change, query, reached)
                 queries[name] = LiveQuery.of(serial, replace(query, name=name), batch, budget=change.budget, reached=at)
-                serial += 1
+                serial += len(query.branches)
             elif change.action == "drop":
                 del queries[name]
             elif change.action == "pause":
@@ -254,7 +267,7 @@ class QueryRegistry:
         """With the queries over a stream read again, because it has changed."""
         queries = dict(self.queries)
         for name, entry in queries.items():
-            if any(source.stream.name == stream for source in entry.query.sources):
+            if stream in entry.query.streams:
                 query = replace(parse(entry.query.text, streams, name), name=name)
                 queries[name] = LiveQuery.of(
                     entry.serial, query, entry.created, entry.paused, entry.budget, None, entry.released, entry.reached
@@ -263,13 +276,19 @@ class QueryRegistry:
 
     def paused(self, names: Iterable[str]) -> QueryRegistry:
         """With some queries paused."""
-        paused = {name: replace(self.queries[name], paused=True) for name in names}
+        wanted = set(names)
+        paused = {n: replace(one, paused=True) for n, one in self.queries.items() if query_name(n) in wanted}
         return replace(self, queries={**self.queries, **paused}, known_feeds=self.feeds)
 
     def only(self, names: Collection[str]) -> QueryRegistry:
         """With some of the queries alone."""
-        chosen = {name: entry for name, entry in self.queries.items() if name in names}
+        chosen = {name: entry for name, entry in self.queries.items() if query_name(name) in names}
         return replace(self, queries=chosen, known_feeds=self.feeds)
+
+    @cached_property
+    def branches(self) -> dict[str, LiveQuery]:
+        """The queries as each is run: of a UNION ALL every branch by its name."""
+        return {name: branch for entry in self.queries.values() for name, branch in entry.branches.items()}
 
     @cached_property
     def feeds(self) -> dict[FeedKey, GroupFeed]:
@@ -342,4 +361,4 @@ def _reached(change: Change, query: Query, reached: Mapping[str, int] | None) ->
     """The newest time of a query's streams."""
     if change.reached is not None:
         return change.reached
-    return max((reached or {}).get(source.stream.name, NEVER) for source in query.sources)
+    return max((reached or {}).get(stream, NEVER) for stream in query.streams)

@@ -30,7 +30,7 @@ from streamjoin.model.errors import (
 from streamjoin.queries.core import memory
 from streamjoin.queries.core.arrivals import Arrived, Clocks, MachineClock, TimeRules, arrive, time_to_idle
 from streamjoin.queries.core.buckets import Bucket
-from streamjoin.queries.core.budgets import EngineBudget, Usage
+from streamjoin.queries.core.budgets import EngineBudget, Usage, exceeded_together
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.queries.core.execution import Execution
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, explain
@@ -227,7 +227,7 @@ class Shared:
         gone = registry.gone_since(state.registry)
         parts = {part for name in gone for part in state.registry.queries[name].parts}
         kept = {name for name, entry in registry.queries.items() if name not in gone and not entry.lets_go}
-        kinds = {name: held for name, held in state.kinds.items() if name in kept}
+        kinds = {name: held for name, held in state.kinds.items() if query_name(name) in kept}
         try:
             optimizer = state.optimizer.after_changes(registry.paths, state.batch + 1, parts)
             self._install(replace(state, registry=registry, optimizer=optimizer, kinds=kinds))
@@ -374,11 +374,11 @@ class Shared:
 
     def _install(self, state: Snapshot) -> None:
         self._execution.update(self._computed(state), state.optimizer.plan.choices)
-        queries = state.registry.queries
-        known = {name: kinds for name, kinds in self._kinds.items() if name in queries}
+        branches = state.registry.branches
+        known = {name: kinds for name, kinds in self._kinds.items() if name in branches}
         self._kinds = {
             name: known[name] if _is_known(known.get(name), entry) else JoinKinds(entry.query, entry.created)
-            for name, entry in queries.items()
+            for name, entry in branches.items()
             if entry.query.kind_steps and (not entry.paused or name in state.kinds)
         }
         self._state = state
@@ -388,8 +388,8 @@ class Shared:
         left_out, registry = self._left_out[1], state.registry
         if names is None and not left_out:
             return registry.running
-        chosen = [name for name in registry.queries if (name not in left_out if names is None else name in names)]
-        return registry.only(chosen).running
+        chosen = {query_name(name) for name in registry.queries}
+        return registry.only(chosen - left_out.keys() if names is None else chosen & set(names)).running
 
     def _rebuild(self, state: Snapshot) -> None:
         """Make what runs a state from scratch."""
@@ -462,7 +462,11 @@ class Shared:
     def _silence(self, failures: Mapping[str, InputError]) -> dict[str, pa.Table]:
         """No rows, for the queries that are paused or have failed."""
         queries = self._state.registry.queries.items()
-        return {name: entry.query.schema.empty_table() for name, entry in queries if entry.paused or name in failures}
+        return {
+            name: entry.query.schema.empty_table()
+            for name, entry in queries
+            if entry.paused or query_name(name) in failures
+        }
 
     def _leave_out(self, arrived: Arrived, error: Exception) -> None:
         """Find the queries that a batch failed with, and run it without them."""
@@ -501,20 +505,32 @@ class Shared:
         """The rows of a batch, where `outputs` has what the parts of queries found."""
         failed, state = self._of_members(failures), self._state
         rows = {**self._silence(failed), **outputs}
-        if not self._kinds and not state.registry.feeds:
-            return rows, failed
-        begin = perf_counter()
+        if self._kinds or state.registry.feeds:
+            self._completed(arrived, rows, failed)
+        for name, entry in state.registry.queries.items():
+            if entry.query.union:
+                usage = (taken for one, taken in self.usage().items() if query_name(one) == name)
+                over = exceeded_together(entry.budget, list(usage))
+                failed |= {} if over is None or name in failed else {name: over}
+                found = [table for branch in entry.branches if (table := rows.pop(branch, None)) is not None]
+                silent = entry.paused or name in failed or not found
+                rows[name] = entry.query.schema.empty_table() if silent else pa.concat_tables(found)
+        return rows, failed
+
+    def _completed(self, arrived: Arrived, rows: dict[str, pa.Table], failed: dict[str, InputError]) -> None:
+        """The rows of groups and of other than inner joins, instead of what they are made of."""
+        state, begin = self._state, perf_counter()
         waiting = dict(state.kinds)
         self._grouped(arrived, waiting, rows, failed)
         now = BatchProgress(self._execution.streams, arrived.buckets, arrived.progress or arrived.clocks.progress)
         for name, kinds in self._kinds.items():
-            entry = state.registry.queries[name]
+            entry, query = state.registry.branches[name], query_name(name)
             # One that is paused, or left out, has found nothing.
             found = [table for part in entry.parts if (table := rows.pop(part, None)) is not None]
             rows[name] = entry.query.schema.empty_table()
             if not arrived.logged:
                 continue
-            if entry.paused or name in failed:
+            if entry.paused or query in failed:
                 # What it would have found is unknown: what waits gives no row any more.
                 waiting.pop(name, None)
                 continue
@@ -527,18 +543,17 @@ class Shared:
             except InterruptedBatchError:
                 raise
             except Exception as error:
-                failed[name] = failure_of(error)
+                failed[query] = failure_of(error)
                 waiting.pop(name, None)
             finally:
                 self._at_query = None
         # What one of them took may have been too much for all.
-        for name, why in self._execution.overdrafts().items():
-            if name not in failed and name in rows:
-                failed[name], rows[name] = why, rows[name].slice(0, 0)
-                waiting.pop(name, None)
-        self._waiting = arrived.batch, waiting
+        known = {query_name(name) for name in rows}
+        late = {n: why for n, why in self._execution.overdrafts().items() if n not in failed and n in known}
+        failed |= late
+        rows.update({name: table.slice(0, 0) for name, table in rows.items() if query_name(name) in late})
+        self._waiting = arrived.batch, {n: held for n, held in waiting.items() if query_name(n) not in failed}
         self._seconds["kinds"] = perf_counter() - begin
-        return rows, failed
 
     def _of_members(self, failures: Mapping[str, InputError]) -> dict[str, InputError]:
         """Failures of what feeds groups as those of all queries that it is for."""
@@ -588,7 +603,7 @@ class Shared:
             ledger.charge("candidates", account, float(chosen.compared), place)
             ledger.charge("rows", account, float(len(chosen.numbers)), place)
             self._refuse_overdraft(name)
-        rows = kinds.gather(self._state.registry.queries[name].gatherer, chosen, now)
+        rows = kinds.gather(self._state.registry.branches[name].gatherer, chosen, now)
         if account[0]:
             ledger.charge("bytes", account, float(rows.nbytes), place)
             ledger.hold(account, float(rows.nbytes))
@@ -618,7 +633,7 @@ class Shared:
                 if isinstance(state, KindState):
                     states[name] = self._kinds[name].with_ids(state, streams)
             except Exception as error:
-                failures[name] = failure_of(error)
+                failures[query_name(name)] = failure_of(error)
         return states
 
     def resume_waiting(self, stored: Mapping[str, Sequence[KindState] | None]) -> None:
@@ -696,7 +711,7 @@ class Shared:
         waiting = self._waiting[1] if self._waiting[0] == batch else state.kinds
         if oldest is None:
             gone = count_expired(state.registry.shapes, buckets, clocks.progress)
-            held_for = {name: held for name, held in waiting.items() if name not in failed}
+            held_for = {name: held for name, held in waiting.items() if query_name(name) not in failed}
             self._pin(gone, buckets, chain(self.pins(held_for, failed), pins))
             kept = {name: held[gone[name] :] for name, held in buckets.items()}
         else:
@@ -710,7 +725,7 @@ class Shared:
         # What passes through a stream that holds nothing is measured too.
         seen = {name: kept[name] or held[-1:] for name, held in buckets.items()}
         registry, optimizer = self._planned(seen, batch, failed)
-        kinds = {name: held for name, held in waiting.items() if name not in failed}
+        kinds = {name: held for name, held in waiting.items() if query_name(name) not in failed}
         new = Snapshot(batch, registry, kept, clocks, optimizer, kinds)
         left_out, self._left_out = self._left_out[1], (-1, {})
         if failed or left_out or optimizer.plan is not state.optimizer.plan:
@@ -770,7 +785,7 @@ class Shared:
         optimizer = state.optimizer
         if optimizer.plan.choices.keys() - registry.running.keys():
             optimizer = optimizer.after_changes(registry.paths, state.batch + 1)
-        kinds = {name: held for name, held in state.kinds.items() if not registry.queries[name].paused}
+        kinds = {name: held for name, held in state.kinds.items() if not registry.branches[name].paused}
         return replace(state, registry=registry, optimizer=optimizer, kinds=kinds)
 
     def _pin(
@@ -791,7 +806,7 @@ class Shared:
                 if not isinstance(state, GroupState):
                     yield from tuple(self._kinds[name].pins(state))
             except Exception as error:
-                failures[name] = failure_of(error)
+                failures[query_name(name)] = failure_of(error)
 
     # State --------------------------------------------------------------------------------------------------------
 
@@ -825,7 +840,7 @@ class Shared:
                 # A step that is in the plan anew begins at 0 again.
                 seconds[name] += max(0.0, total - self._counted.get(step.key, 0.0)) / len(names)
         self._counted = counted
-        readers = {name: {source.stream.name for source in entry.query.sources} for name, entry in queries.items()}
+        readers = {name: set(entry.query.streams) for name, entry in queries.items()}
         together = Counter(stream for read in readers.values() for stream in read)
         held = {
             name: (sum(execution.streams[name].nbytes.values()) + sum(sum(b.nbytes.values()) for b in buckets))

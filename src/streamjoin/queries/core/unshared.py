@@ -23,7 +23,7 @@ from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition
 from streamjoin.queries.core.groups.feeds import WaitingState
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import BatchReport, Shared, Snapshot, failure_of
-from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.queries.optimizer.optimizer import Optimizer
 
 
@@ -180,7 +180,7 @@ class Unshared:
         self._interrupted.set()
 
     def _own_tuples(self, name: str, arrived: Arrived) -> Arrived:
-        read = {source.stream.name for source in self._registry.queries[name].query.sources}
+        read = self._registry.queries[name].query.streams
         return replace(arrived, buckets={s: _copy_bucket(bucket) for s, bucket in arrived.buckets.items() if s in read})
 
     def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> dict[str, InputError]:
@@ -213,7 +213,7 @@ class Unshared:
         self._batch, self._registry, self._clocks = snapshot.batch, snapshot.registry, snapshot.clocks
         self._cores = {}
         for name, entry in snapshot.registry.queries.items():
-            read = {source.stream.name for source in entry.query.sources}
+            read = entry.query.streams
             core = self._cores[name] = self._core()
             buckets = {
                 stream: tuple(_copy_bucket(b) for b in held if b.batch >= entry.created) if stream in read else ()
@@ -221,7 +221,7 @@ class Unshared:
             }
             alone = QueryRegistry({name: entry}, snapshot.registry.next_serial)
             optimizer = core.snapshot().optimizer.after_changes(alone.paths, snapshot.batch + 1)
-            kinds = {name: snapshot.kinds[name]} if name in snapshot.kinds else {}
+            kinds = {one: held for one, held in snapshot.kinds.items() if query_name(one) == name}
             failed |= core.restore(Snapshot(snapshot.batch, alone, buckets, snapshot.clocks, optimizer, kinds))
         self._registry = self._registry.paused(failed)
         return failed
@@ -234,7 +234,7 @@ class Unshared:
     def take_waiting(self, batch: int, waiting: Mapping[str, WaitingState]) -> None:
         """Take over what waits after a batch that was computed elsewhere."""
         for name, core in self._cores.items():
-            core.take_waiting(batch, {name: waiting[name]} if name in waiting else {})
+            core.take_waiting(batch, {one: held for one, held in waiting.items() if query_name(one) == name})
 
     def explain(self) -> Explanation:
         """The plans of all queries, one after the other: a group each."""

@@ -704,7 +704,12 @@ def _within(new: RunningStream, stored: RunningStream, step: JoinStep) -> float:
 
 def scan_warning(query: Query, streams: Mapping[str, RunningStream], limit: int) -> str | None:
     """What to say about the joins of a query that no index serves; None if there are none."""
-    scans = {step.right: expected_pairs(query, step, streams) for step in query.steps if is_scan(query, step)}
+    scans = {
+        step.right: expected_pairs(one, step, streams)
+        for one in query.branches
+        for step in one.steps
+        if is_scan(one, step)
+    }
     if not scans:
         return None
     alias, pairs = max(scans.items(), key=lambda item: item[1])
@@ -717,7 +722,8 @@ def scan_warning(query: Query, streams: Mapping[str, RunningStream], limit: int)
 
 def pairs_scanned(query: Query, streams: Mapping[str, RunningStream]) -> float:
     """The most pairs per second that a join of a query without an index is expected to compare."""
-    return max((expected_pairs(query, step, streams) for step in query.steps if is_scan(query, step)), default=0.0)
+    steps = ((one, step) for one in query.branches for step in one.steps if is_scan(one, step))
+    return max((expected_pairs(one, step, streams) for one, step in steps), default=0.0)
 
 
 def refuse_scan(query: Query, streams: Mapping[str, RunningStream], limit: int) -> None:
@@ -746,22 +752,24 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
     """
     query = replace(query, name=_NAME)
     known = snapshot.registry.paths
-    paths = {**known, **{part.name: Paths(part) for part in query.parts}}
+    parts = [part for branch in query.branches for part in branch.parts]
+    paths = {**known, **{part.name: Paths(part) for part in parts}}
     measured = snapshot.optimizer.measured(snapshot.registry, snapshot.buckets)
     optimizer = measured.after_changes(paths, snapshot.batch + 1)
     active = [entry.paths for entry in snapshot.registry.running.values() if not entry.paused]
-    steps = shared_steps([*active, *(paths[part.name] for part in query.parts)], optimizer.plan.choices)
+    steps = shared_steps([*active, *(paths[part.name] for part in parts)], optimizer.plan.choices)
     takers = {key: {query_name(part) for part in parts} for key, parts in steps.items()}
     own = [key for key, queries in takers.items() if _NAME in queries]
     others = [takers[key] - {_NAME} for key in own]
+    joins = any(branch.steps for branch in query.branches)
     shared, apart = _costs(optimizer, paths)
     shared_before, apart_before = _costs(measured, known)
     return Preview(
         columns_of(query.schema),
-        tuple(dict.fromkeys(source.stream.name for source in query.sources)),
+        tuple(query.streams),
         tuple(sorted(set().union(*others))),
-        sum(not sharers for sharers in others) if query.steps else 0,
-        sum(bool(sharers) for sharers in others) if query.steps else 0,
+        sum(not sharers for sharers in others) if joins else 0,
+        sum(bool(sharers) for sharers in others) if joins else 0,
         shared - shared_before,
         apart - apart_before,
         "\n".join([*(_line(key, found) for key, found in zip(own, others, strict=True)), *_window_lines(query)]),
@@ -770,12 +778,12 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
 
 def _window_lines(query: Query) -> Iterator[str]:
     """What each window join of a query costs."""
-    for step in query.kind_steps:
+    for one, step in ((branch, step) for branch in query.branches for step in branch.kind_steps):
         if step.summary is not None:
-            times = query.sources[0].stream.time, query.source(step.right).stream.time
-            plan = bound(step.summary, step.right, step.conditions, query.schemas, times)
+            times = one.sources[0].stream.time, one.source(step.right).stream.time
+            plan = bound(step.summary, step.right, step.conditions, one.schemas, times)
             how = "looks at every match" if is_listed(plan) else "the ends of windows decide, however many match"
-            yield f"└─ window join with {query.source(step.right).stream.name}: {how}"
+            yield f"└─ window join with {one.source(step.right).stream.name}: {how}"
 
 
 def _with_rows(estimate: Preview, query: Query, streams: Mapping[str, RunningStream]) -> Preview:

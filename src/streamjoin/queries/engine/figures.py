@@ -296,7 +296,7 @@ class RunningQuery:
     @cached_property
     def streams(self) -> frozenset[str]:
         """The streams it reads."""
-        return frozenset(source.stream.name for source in self.query.sources)
+        return frozenset(self.query.streams)
 
     def changed(self, action: Action, reason: str | None = None) -> None:
         """Follow a pause or a resume; a pause with a reason is a failure."""

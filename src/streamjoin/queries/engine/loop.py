@@ -36,7 +36,7 @@ from streamjoin.queries.engine.inbox import BatchWork, Inbox, SourceBatch
 from streamjoin.queries.engine.info import BatchEvent, ChangeRecord, EngineMetrics, PlanChange, RunningBatch
 from streamjoin.queries.engine.journal import Body, Journal, Position, held_by
 from streamjoin.queries.engine.stored import RecoveredState
-from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.queries.optimizer.optimizer import Optimizer
 
 _log = logging.getLogger("streamjoin.adhoc")
@@ -185,7 +185,7 @@ class TableRowsOut(RowsOut[TableRows]):
             try:
                 waiting[name] = state.to_table(name)
             except Exception as error:
-                failures[name] = failure_of(error)
+                failures[query_name(name)] = failure_of(error)
         for store in stores_of(self._core.waiting):
             try:
                 waiting[store.key] = store.to_table()
@@ -256,8 +256,8 @@ class Attempt:
     def results(self, core: TupleCore, arrived: Arrived, settings: Settings) -> Outputs:
         """The rows of a batch, by one query after the other."""
         state = core.snapshot()
-        streams = [entry.query for entry in state.registry.queries.values()]
-        known = {source.stream.name: source.stream for query in streams for source in query.sources}
+        queries = [entry.query for entry in state.registry.queries.values()]
+        known = {name: stream for query in queries for name, stream in query.streams.items()}
         outputs: dict[str, pa.Table] = {}
         failures: dict[str, InputError] = {}
         waiting: dict[str, WaitingState] = {}
@@ -267,7 +267,7 @@ class Attempt:
             self.note(name)
             try:
                 single = self._alone(name, state, known, settings)
-                read = {source.stream.name for source in entry.query.sources}
+                read = entry.query.streams
                 fresh = {stream: bucket for stream, bucket in arrived.buckets.items() if stream in read}
                 rows, failed = single.results(replace(arrived, buckets=fresh))
             except InterruptedBatchError:
@@ -279,7 +279,7 @@ class Attempt:
             failures |= failed
             keep_within(outputs, failures, settings.engine_budget)
             waiting |= single.waiting
-        waiting = {name: state for name, state in waiting.items() if name not in failures}
+        waiting = {name: state for name, state in waiting.items() if query_name(name) not in failures}
         core.take_waiting(arrived.batch, waiting)
         self.note(None)
         return outputs, failures
@@ -291,9 +291,8 @@ class Attempt:
         registry = QueryRegistry({name: entry}, state.registry.next_serial)
         optimizer = Optimizer(alone).after_changes(registry.paths, self._batch)
         single = Shared(known.values(), alone)
-        read = {source.stream.name for source in entry.query.sources}
-        held = {stream: buckets for stream, buckets in state.buckets.items() if stream in read}
-        kinds = {one: kind for one, kind in state.kinds.items() if one == name}
+        held = {stream: buckets for stream, buckets in state.buckets.items() if stream in entry.query.streams}
+        kinds = {one: kind for one, kind in state.kinds.items() if query_name(one) == name}
         refused = single.restore(replace(state, registry=registry, optimizer=optimizer, buckets=held, kinds=kinds))
         if refused:
             raise refused[name]

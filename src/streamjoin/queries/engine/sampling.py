@@ -22,7 +22,7 @@ _NAME: Final = "preview"
 
 def sample(query: Query, newest: Mapping[str, pa.Table]) -> tuple[pa.Table, InputError | None]:
     """The rows of one batch of these tuples, and why a row can't be computed."""
-    streams = {source.stream.name: source.stream for source in query.sources}
+    streams = query.streams
     core = Shared(streams.values(), Settings(threads=1, future=None))
     core.apply([Create(_NAME, query, budget=_BUDGET)])
     arrived = core.arrive(0, {name: newest[name] for name in streams})

@@ -336,14 +336,14 @@ def _kinds(journal: FileJournal, state: StoredState, newest: int) -> tuple[dict[
     kinds: dict[str, WaitingState] = {}
     stores: dict[str, GroupStore] = {}
     refused: dict[str, str] = {}
-    for name, entry in state.registry.queries.items():
+    for name, entry in state.registry.branches.items():
         waits = bool(entry.query.kind_steps) or entry.query.grouping is not None
         if waits and entry.created <= batch and not entry.lets_go:
             try:
                 found = unpacked_waiting(table, entry.query, stores)
                 kinds |= {} if found is None else {name: found}
             except Exception as error:
-                refused[name] = f"what waits of it can't be read back: {reason_of(error)}"
+                refused[query_name(name)] = f"what waits of it can't be read back: {reason_of(error)}"
     return kinds, refused
 
 

@@ -7,7 +7,7 @@ stay ranges of tokens, for the expression parser.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -18,7 +18,7 @@ from streamjoin.model.errors import ExpressionError, QueryError
 from streamjoin.model.expression.source_text import SourceText, Span, Word
 from streamjoin.model.window import MAX_COUNT, CountWindow, TimeWindow, Window
 from streamjoin.queries.language import advice
-from streamjoin.queries.language.plan import MAX_SOURCES, OUTER, JoinKind
+from streamjoin.queries.language.plan import MAX_BRANCHES, MAX_SOURCES, OUTER, JoinKind
 
 WHERE: Final = "an ad-hoc query"
 SHAPE: Final = "SELECT ... FROM a [JOIN b WITHIN 3 SECONDS ON a.k = b.k] [JOIN ...] [WHERE ...] [GROUP BY ...]"
@@ -35,7 +35,8 @@ _REFUSED: Final = {
     "FETCH": f"FETCH is not allowed here: {_FIRST}",
     "QUALIFY": f"QUALIFY follows GROUP BY and HAVING: {QUALIFY_SHAPE}",
     "WINDOW": "WINDOW is not allowed here: each join has its own, JOIN b WITHIN 3 SECONDS ON ...",
-    "UNION": "UNION is not allowed here: create one query for each SELECT; they may write to one table or topic",
+    "UNION": "UNION is not allowed here, as it would keep every row to compare it with later ones: write UNION ALL, or "
+    "SELECT DISTINCT t.k, TUMBLE(t.ts, INTERVAL '1' MINUTE) FROM ... for the different rows of each window",
     "EXCEPT": "EXCEPT is not allowed here: write ANTI JOIN b WITHIN 3 SECONDS ON ... for the tuples without a match",
     "INTERSECT": "INTERSECT is not allowed here: write SEMI JOIN b WITHIN 3 SECONDS ON ... for the tuples with a match",
     "WITH": "WITH is not allowed here: a query reads streams, not subqueries; write its conditions in place",
@@ -190,13 +191,13 @@ class Clauses:
     groups: GroupClauses | None = None
 
 
-def read(source: SourceText) -> Clauses:
-    """The clauses of a query.
+def read(source: SourceText) -> tuple[Clauses, ...]:
+    """The clauses of each SELECT of a query; UNION ALL is between them.
 
     Raises:
         QueryError: a clause is missing, out of place or not allowed.
     """
-    return _Reader(source).query()
+    return tuple(_Reader(source).queries())
 
 
 class _Reader:
@@ -208,7 +209,23 @@ class _Reader:
         self._words = words
         self._at = 0
 
-    def query(self) -> Clauses:
+    def queries(self) -> Iterator[Clauses]:
+        yield self._query()
+        for _ in range(1, MAX_BRANCHES):
+            if self._kind() != "UNION" or self._kind(1) != "ALL":
+                break
+            self._at += 2
+            if self._text().upper() == "BY":
+                raise self._error("UNION ALL goes by position: leave BY NAME out, and write the columns in one order")
+            if self._kind() == "L_PAREN":
+                raise self._error("write the SELECT after UNION ALL without parentheses around it")
+            yield self._query()
+        if self._kind() == "UNION" and self._kind(1) == "ALL":
+            raise self._error(f"UNION ALL takes at most {MAX_BRANCHES} SELECTs: create another query for the others")
+        if self._at < len(self._words):
+            raise self._unexpected()
+
+    def _query(self) -> Clauses:
         if not self._words:
             raise self._source.error(f"the query is empty; write {SHAPE}", 0, 0)
         semicolon = next((word for word in self._words if word.kind == "SEMICOLON"), None)
@@ -227,8 +244,6 @@ class _Reader:
             joins.append(self._join(len(joins) + 2, words))
         where = self._token_range("WHERE") if self._take("WHERE") else None
         groups = self._groups(distinct)
-        if self._at < len(self._words):
-            raise self._unexpected()
         return Clauses(items, first, tuple(joins), where, groups)
 
     def _groups(self, distinct: Word | None) -> GroupClauses | None:

@@ -11,6 +11,9 @@ Window joins follow a core of one stream, which is all that is a part: no pairs 
 columns of the alias that a window join adds are its aggregates, whose names are their numbers.
 
 A query of one source has no step: its results are the tuples that pass the selection.
+
+UNION ALL adds the rows of further queries. Such a query and those that it unites are its *branches*, each planned and
+run on its own.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from streamjoin.queries.language.join_key import KeyedJoin, keyed
 from streamjoin.queries.language.summaries import SummaryRule
 
 MAX_SOURCES: Final = 5
+MAX_BRANCHES: Final = 20
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
 OUTER: Final = frozenset[JoinKind](("left", "right", "full"))
 ROW: Final = "row"
@@ -235,7 +239,8 @@ class Query:
     """A whole query. `selections` holds one conjunction for each source, `residual` conditions across aliases.
 
     `filters` are tested on result rows, in which the tuple of an alias may be missing. With a `grouping` the results
-    are rows of groups, which come out once their window has passed, and the outputs are made of groups.
+    are rows of groups, which come out once their window has passed, and the outputs are made of groups. `union` are
+    queries with the same columns, whose rows come too.
     """
 
     name: str
@@ -247,6 +252,7 @@ class Query:
     outputs: tuple[Output, ...]
     filters: tuple[Expression, ...] = ()
     grouping: Grouping | None = None
+    union: tuple[Query, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.sources)
@@ -264,6 +270,7 @@ class Query:
         self._check_kinds()
         self._check_rest()
         self._check_clock()
+        self._check_union()
 
     def _check_kinds(self) -> None:
         core, kinds = set(self.core), self.kind_steps
@@ -311,6 +318,26 @@ class Query:
         for step in self.steps:
             if isinstance(step.window, TimeWindow) and step.window.is_duration != (first.tick_ns is not None):
                 raise SchemaError(f"the window of {step.right!r} does not fit the time columns ({first.time_type})")
+
+    def _check_union(self) -> None:
+        _require(len(self.union) < MAX_BRANCHES, f"UNION ALL takes at most {MAX_BRANCHES} queries")
+        for other in self.union:
+            _require(other.schema == self.schema, f"UNION ALL of other columns: {other.schema}, not {self.schema}")
+            _require(not other.union, "a branch of a UNION ALL has none itself")
+            _require(self.grouping is None and other.grouping is None, "a branch of a UNION ALL has no groups")
+
+    @cached_property
+    def branches(self) -> tuple[Query, ...]:
+        """What a UNION ALL unites, the first by its own name: a query without one is its only branch."""
+        if not self.union:
+            return (self,)
+        further = (replace(one, name=f"{self.name}{_BRANCH}{n}") for n, one in enumerate(self.union, 1))
+        return (replace(self, union=()), *further)
+
+    @cached_property
+    def streams(self) -> dict[str, Stream]:
+        """The streams that it reads, by name."""
+        return {source.stream.name: source.stream for one in (self, *self.union) for source in one.sources}
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -429,6 +456,7 @@ class Query:
 
 
 _PART: Final = "\x1f"
+_BRANCH: Final = f"{_PART}|"
 
 
 def part_name(query: str, number: int) -> str:
@@ -437,7 +465,7 @@ def part_name(query: str, number: int) -> str:
 
 
 def query_name(part: str) -> str:
-    """The name of the query that a part belongs to."""
+    """The name of the query that a part or a branch belongs to."""
     return part.partition(_PART)[0]
 
 

@@ -2,6 +2,7 @@
 
 The dialect: `SELECT outputs FROM a [JOIN b WITHIN 3 SECONDS ON a.k = b.k] [JOIN c WITHIN 10 ROWS ON ...] [WHERE ...]`.
 One outer join, or any number of semi, anti and as-of joins, may follow the inner joins. GROUP BY is in `groups`.
+UNION ALL puts several of them together.
 Every error is a `QueryError` that shows the place and says what is allowed; nothing in a text is ever ignored.
 """
 
@@ -77,7 +78,18 @@ def parse(
         raise ExpressionError(f"a query is a text such as {clauses.SHAPE!r}, not {text!r}")
     known = streams.values() if isinstance(streams, Mapping) else streams
     source = QueryText(with_values(QueryText(text), parameters))
-    return _Planning(Scan.of(source), {stream.name: stream for stream in known}).query(name)
+    scan, by_name = Scan.of(source), {stream.name: stream for stream in known}
+    first, *others = frames = clauses.read(scan.source)
+    grouped = next((frame.groups for frame in frames if frame.groups is not None), None)
+    if others and grouped is not None:
+        raise scan.source.error(
+            "the groups of a query come out by themselves, and not with UNION ALL: create one query for each SELECT; "
+            "they may write to one table or topic",
+            *grouped.span,
+        )
+    query = _Planning(scan, by_name).query(name, first)
+    union = tuple(_Planning(scan, by_name, query.schema).query(name, frame) for frame in others)
+    return replace(query, union=union) if union else query
 
 
 @dataclass
@@ -146,9 +158,11 @@ def _earlier(new: str, operands: Sequence[Expression], times: Mapping[str, str])
 
 
 class _Planning:
-    def __init__(self, scan: Scan, streams: Mapping[str, Stream]) -> None:
+    def __init__(self, scan: Scan, streams: Mapping[str, Stream], first: pa.Schema | None = None) -> None:
         self._scan = scan
         self._streams = streams
+        self._first = first
+        """The columns of the SELECT that this one follows after UNION ALL."""
         self._sources: list[QuerySource] = []
         self._schemas: dict[str, pa.Schema] = {}
         self._selections: dict[str, list[Expression]] = {}
@@ -163,8 +177,7 @@ class _Planning:
         self._rules: dict[str, list[Aggregate]] = {}
         """The aggregates of each window join, by the alias that it adds."""
 
-    def query(self, name: str) -> Query:
-        frame = clauses.read(self._scan.source)
+    def query(self, name: str, frame: Clauses) -> Query:
         tables = [frame.first, *(join.table for join in frame.joins)]
         for table in tables:
             self._add_source(table)
@@ -447,16 +460,41 @@ class _Planning:
 
     def _outputs(self, frame: Clauses) -> tuple[Output, ...]:
         outputs: list[Output] = []
+        places: list[Span] = []
         for item in frame.items:
             for output in self._item(item):
-                if any(output.name.lower() == earlier.name.lower() for earlier in outputs):
+                if self._first is None and any(output.name.lower() == one.name.lower() for one in outputs):
                     raise self._error(
                         f"two outputs are called {output.name!r} (upper and lower case count as the same); "
                         "name one with AS",
                         item.span,
                     )
                 outputs.append(output)
+                places.append(item.span)
+        if self._first is not None:
+            outputs = self._united(self._first, outputs, places)
         return tuple(outputs)
+
+    def _united(self, first: pa.Schema, outputs: Sequence[Output], places: Sequence[Span]) -> list[Output]:
+        """Outputs after UNION ALL: by position, and with the names of the first SELECT's."""
+        span, own = (places[0][0], places[-1][1]), [output.name for output in outputs]
+        if own != first.names and sorted(own) == sorted(first.names):
+            raise self._error(
+                f"these columns are in another order than those of the first SELECT ({', '.join(first.names)}), and "
+                "UNION ALL goes by position: write them in its order",
+                span,
+            )
+        if len(own) != len(first):
+            counts = f"{len(own)} column{'s' * (len(own) > 1)}, and the first has {len(first)}"
+            raise self._error(f"the SELECTs of UNION ALL have equal columns: this one has {counts}", span)
+        for output, field_, place in zip(outputs, first, places, strict=True):
+            if output.type != field_.type:
+                raise self._error(
+                    f"this column is {output.type}, and {field_.name} of the first SELECT is {field_.type}: write "
+                    "CAST(x AS type) in one of them",
+                    place,
+                )
+        return [replace(output, name=name) for output, name in zip(outputs, first.names, strict=True)]
 
     def _item(self, item: Item) -> tuple[Output, ...]:
         words = self._scan.source.words[item.words.first : item.words.end]
@@ -471,12 +509,17 @@ class _Planning:
         if isinstance(expression, Column):
             return (Output(item.name or expression.name, expression, output_type(expression, self._schemas)),)
         self._check(parsed, condition=False)
-        if item.name is None:
-            raise self._error("an expression needs a name: add AS and a name", item.span)
+        item = self._named(item)
         type_ = output_type(expression, self._schemas)
         if pa.types.is_null(type_):
             raise self._error("this is NULL in every row and has no type; leave it out", item.span)
-        return (Output(item.name, expression, type_),)
+        return (Output(str(item.name), expression, type_),)
+
+    def _named(self, item: Item) -> Item:
+        """An item with the name that an expression needs; after UNION ALL the first SELECT has it."""
+        if item.name is None and self._first is None:
+            raise self._error("an expression needs a name: add AS and a name", item.span)
+        return replace(item, name=item.name or "")
 
     def _summary(self, item: Item) -> Output:
         """An output of window joins: over columns of the left stream, and aggregates of the others."""
@@ -496,14 +539,13 @@ class _Planning:
         expression = replaced(parsed.expression, self._column_of)
         if isinstance(expression, Column) and expression.qualifier not in self._rules:
             return Output(item.name or expression.name, expression, output_type(expression, self._schemas))
-        if item.name is None:
-            raise self._error("an expression needs a name: add AS and a name", item.span)
+        item = self._named(item)
         numbered = {
             alias: pa.schema([(str(n), aggregate_type(one, self._schemas)) for n, one in enumerate(found)])
             for alias, found in self._rules.items()
         }
         try:
-            return Output(item.name, expression, check(expression, {**self._schemas, **numbered}))
+            return Output(str(item.name), expression, check(expression, {**self._schemas, **numbered}))
         except SchemaError as error:
             message = str(error)
             for column in expression.columns:

@@ -5,10 +5,12 @@ It parses only the frame of the text, so an error has a position; the engine che
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from streamjoin.model.expression.parsing import Scan
-from streamjoin.model.window import CountWindow, TimeWindow
+from streamjoin.model.expression.source_text import SourceText
+from streamjoin.model.window import CountWindow, TimeWindow, Window
 from streamjoin.queries.language import clauses
 from streamjoin.queries.language.clauses import JoinClause, QueryText
 from streamjoin.service.config import Limits
@@ -28,21 +30,28 @@ def check_limits(sql: str, limits: Limits) -> None:
         extra = source.words[MOST_WORDS]
         message = f"a query of this service has at most {MOST_WORDS:,} tokens, not {len(source.words):,}"
         raise source.error(message, extra.start, extra.end)
-    frame = clauses.read(source)
-    if len(frame.joins) + 1 > limits.streams_in_query:
-        excess = frame.joins[limits.streams_in_query - 1]
+    for frame in clauses.read(source):
+        _check_joins(source, frame.joins, limits)
+
+
+def _check_joins(source: SourceText, joins: Sequence[JoinClause], limits: Limits) -> None:
+    if len(joins) + 1 > limits.streams_in_query:
+        excess = joins[limits.streams_in_query - 1]
         raise source.error(
-            f"this service joins at most {limits.streams_in_query} streams in a query, not {len(frame.joins) + 1}",
+            f"this service joins at most {limits.streams_in_query} streams in a query, not {len(joins) + 1}",
             *excess.table.span,
         )
-    for join in frame.joins:
+    for join in joins:
         reason = _too_long(join, limits)
         if reason is not None:
-            raise source.error(reason, *join.window_span)
+            raise source.error(reason, *(join.window_span if join.range is None else join.range.span))
 
 
 def _too_long(join: JoinClause, limits: Limits) -> str | None:
-    window = join.window
+    window: Window | None = join.window
+    if join.range is not None:
+        reach = max(abs(join.range.low), abs(join.range.high))
+        window = TimeWindow(f"{reach} ns" if join.range.is_duration else reach)
     if window is None:
         # The engine bounds what an as-of join without a tolerance keeps.
         return None

@@ -48,7 +48,7 @@ from streamjoin.queries.executors.distributed.parts import (
 )
 from streamjoin.queries.executors.distributed.placement import CellGroups, Placement, least_share
 from streamjoin.queries.executors.distributed.sampling import KeyCounts, StreamSample, sample_stream
-from streamjoin.queries.language.plan import Stream
+from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.queries.optimizer.plans import Plan
 from streamjoin.storage.places import place
 
@@ -190,7 +190,11 @@ class Cell:
             rebuilt |= part.follow(queries if number in self._changed else None, assignment)
             self._changed.discard(number)
             rows, failed, counted = part.results(assignment, times, whole_parts)
-            outputs |= {name: table for name, table in rows.items() if table.num_rows}
+            for name, table in rows.items():
+                if table.num_rows:
+                    # Of a UNION ALL the branches may be in several placements.
+                    query = query_name(name)
+                    outputs[query] = pa.concat_tables([outputs[query], table]) if query in outputs else table
             failures |= failed
             usage |= part.usage
             figures.append(counted)
@@ -235,11 +239,11 @@ class Cell:
                 try:
                     tables[name] = state.to_table(name)
                 except Exception as error:
-                    failures[name] = failure_of(error)
+                    failures[query_name(name)] = failure_of(error)
             for stream, oldest in part.pins(named, failures):
                 pins[stream] = min(oldest, pins.get(stream, oldest))
             states |= named
-        states = {name: state for name, state in states.items() if name not in failures}
+        states = {name: state for name, state in states.items() if query_name(name) not in failures}
         table, path = joined_states(tables[name] for name in states), None
         if table.num_rows:
             path = f"{assignment.wait_directory}/{assignment.batch:012}-{self.number:04}-{token[:8]}"

@@ -244,13 +244,13 @@ class CellRows:
         core = self._core
         state = core.snapshot()
         queries = {
-            name: entry if name in active or entry.paused else replace(entry, paused=True)
-            for name, entry in state.registry.queries.items()
+            name: entry if query_name(name) in active or entry.paused else replace(entry, paused=True)
+            for name, entry in state.registry.branches.items()
             if not entry.released
         }
         self._decide_pooling()
         # What is not asked for rows is not asked where they go either.
-        targets = {name: _NOWHERE if entry.paused else self.target(name) for name, entry in queries.items()}
+        targets = {n: _NOWHERE if entry.paused else self.target(query_name(n)) for n, entry in queries.items()}
         total = sum(state.clocks.counts.values())
         rates = {name: seen / total for name, seen in state.clocks.counts.items()} if total else None
         self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets, rates)
@@ -283,7 +283,7 @@ class CellRows:
             for what, size in part.state.items():
                 core.held_bytes[what] = core.held_bytes.get(what, 0) + size
         self._tasks = tuple(_figures(part) for part in parts)
-        return BatchParts(parts, _failures(parts, queries))
+        return BatchParts(parts, _failures(parts, core.queries))
 
     def flush(self, names: Collection[str]) -> list[WrittenRows]:
         """Have tasks write files of the rows that wait in the pool."""
@@ -387,9 +387,12 @@ def _task(assignment: CellAssignment, whole: Any, cell: int) -> CellResult:
 def _failures(parts: Sequence[CellResult], queries: Mapping[str, LiveQuery]) -> dict[str, InputError]:
     """The queries that failed in some cell, or that took more than their budget in all cells together."""
     failures = {name: error for part in parts for name, error in part.failures.items()}
-    for name in {name for part in parts for name in part.usage}:
+    names = {name for part in parts for name in part.usage}
+    for name in names:
         query = query_name(name)
-        over = exceeded_together(queries[query].budget, [part.usage[name] for part in parts if name in part.usage])
+        together = [n for n in names if query_name(n) == query] if queries[query].query.union else [name]
+        usage = [part.usage[n] for part in parts for n in together if n in part.usage]
+        over = exceeded_together(queries[query].budget, usage)
         if over is not None:
             failures[query] = over
     return failures

@@ -30,6 +30,7 @@ from streamjoin.formats.tables import DataFile, FileLayout
 from streamjoin.model.errors import InputError, StreamJoinError, reason_of
 from streamjoin.model.large_columns import one_batch
 from streamjoin.queries.core.shared import failure_of
+from streamjoin.queries.language.plan import query_name
 from streamjoin.queries.sinks.files import write_parquet
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import Place, place
@@ -83,8 +84,9 @@ class WaitingTuples:
     pins: Mapping[str, int] = field(default_factory=dict)
 
     def without(self, names: Collection[str]) -> WaitingTuples:
-        """Without some queries."""
-        return replace(self, queries={name: count for name, count in self.queries.items() if name not in names})
+        """Without some queries, with all of their branches, or some branches."""
+        kept = {n: count for n, count in self.queries.items() if n not in names and query_name(n) not in names}
+        return replace(self, queries=kept)
 
 
 @dataclass(frozen=True)
