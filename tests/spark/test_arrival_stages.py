@@ -28,6 +28,7 @@ from streamjoin.storage.blueprint import Blueprint, SourcePlan
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import EMPTY
 from streamjoin.storage.merging import MergePolicy
+from streamjoin.storage.pieces import read_footer
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase
 from tests.oracles.kind_cases import as_of_cases, extreme_cases, kind_cases, tied_as_of_cases
@@ -354,3 +355,50 @@ def test_marks_leave_the_log_with_their_rows(tmp_path: Path) -> None:
 def test_as_of_rows_come_out_when_the_facts_decide_them(case: JoinCase, seed: int, gated: int) -> None:
     assume(_plan(case, 1, EAGER).bound.intervals is None)
     _run(case, seed, gated)
+
+
+@pytest.mark.parametrize("key", [pa.int64(), pa.string()])
+def test_an_as_of_join_by_key_writes_as_much_as_a_batch_has_however_many_keys_it_knows(
+    key: pa.DataType, tmp_path: Path
+) -> None:
+    schema = pa.schema([("t", pa.int64()), ("x", key), ("id", pa.int64())])
+    spec = replace(_SPEC, window=None, match=sj.AsOf("backward"))
+    plan = _plan(JoinCase(spec, lambda _, __: True, (schema, schema), (), ()), 3, MergePolicy(floor=64, inline=256))
+    (tmp_path / "join.json").write_text("{}")
+    keys, written = 2_000, []
+    known: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for batch in range(30):
+        new = [(7 * batch + i) * 31 % keys for i in range(40)] if batch else range(keys)
+        columns = {"x": pa.array(map(str, new)).cast(key), "id": [batch * keys + i for i in range(len(new))]}
+        sides = [pa.table({"t": [10 * batch + at] * len(new), **columns}, schema) for at in (1, 0)]
+        known |= dict(zip(map(str, new), columns["id"], strict=True))
+        found |= {number: known[str(x)] for x, number in zip(new, columns["id"], strict=True)}
+        for part in in_process(plan, tmp_path, batch, sides):
+            for one, other in conformance.ids(pa.Table.from_batches([part])):
+                assert found.pop(one) == other
+        log = WindowLog(tmp_path, 1, plan)
+        written.append(sum(read_footer(path)["extents"][1][0] for path in log.pieces(batch, 1)))
+        merge_due(plan, log, batch)
+        assert sum(run.statistics[1].rows for run in log.version(batch).runs) <= 2.5 * keys
+    # The newest left rows wait for what may still be nearer.
+    assert len(found) == 40
+    assert max(written[1:]) <= 40 + 256 + 64
+
+
+@pytest.mark.parametrize("on", [sj.Equi("x"), None])
+def test_left_rows_of_one_key_are_divided(on: sj.JoinPredicate | None, tmp_path: Path) -> None:
+    """Each range sees all right rows of the key and stores a part of them; two are needed in each."""
+    spec = replace(_SPEC, on=on, window=None, match=sj.AsOf("backward"))
+    plan, found = _plan(JoinCase(spec, lambda _, __: True, (SCHEMA, SCHEMA), (), ()), 4, EAGER), Counter[Ids]()
+    for batch in range(6):
+        left = _rows([(100 * batch + i, 5, 100 * batch + i) for i in range(80)])
+        right = _rows([(100 * batch + 2 * i, 5, 10_000 + 100 * batch + 2 * i) for i in range(40)])
+        parts = in_process(plan, tmp_path, batch, [left, right], rows_a_task=16)
+        found.update(ids for part in parts for ids in conformance.ids(pa.Table.from_batches([part])))
+    version = WindowLog(tmp_path, 1, plan).version(5)
+    assert version.skew <= 1500
+    # The newest right row of each range, and the last one, which a left row may still take.
+    assert sum(run.statistics[1].rows for run in version.runs) <= 8
+    decided = [100 * batch + i for batch in range(6) for i in range(80) if 100 * batch + i < 578]
+    assert found == Counter((i, 10_000 + i - i % 2) for i in decided)

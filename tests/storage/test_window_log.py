@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from streamjoin.spark.runtime.checkpoints import joins_in
 from streamjoin.spark.stages.late import late
 from streamjoin.storage.log import WindowLog, late_files, new_epoch
 from streamjoin.storage.manifest import EMPTY, Manifest
-from streamjoin.storage.merging import MergePolicy, RunStatistics, alive, first_folded, horizons
+from streamjoin.storage.merging import MergePolicy, RunStatistics, alive, due, first_folded, horizons
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import (
@@ -282,6 +283,16 @@ def test_small_runs_are_always_folded() -> None:
     runs = [(RunStatistics(1000, 0, 1), RunStatistics(1000, 0, 1)), (RunStatistics(1, 0, 1), RunStatistics(0, 0, 0))]
     assert first_folded(runs, (LEAST, LEAST), 10, MergePolicy(slack=100, floor=2011)) == 0
     assert first_folded(runs, (LEAST, LEAST), 10, MergePolicy(slack=100, floor=5)) == 1
+
+
+def test_merges_that_are_too_large_for_the_driver_are_done_by_all_tasks() -> None:
+    runs = [(RunStatistics(n, 0, 1), RunStatistics(0, 0, 0)) for n in (1000, 900, 60)]
+    policy = MergePolicy(floor=0, runs=1, inline=50, background=1500)
+    assert due(runs[:2], (LEAST, LEAST), policy) is None
+    assert due(runs[:2], (LEAST, LEAST), replace(policy, background=1900)) == (0, 2)
+    # Geometrically: a merge takes what is not much larger than all newer rows together.
+    assert [first_folded(runs, (LEAST, LEAST), fresh, policy) for fresh in (50, 600, 700)] == [3, 3, 0]
+    assert first_folded(runs, (LEAST, LEAST), 700, replace(policy, background=1960)) == 3
 
 
 def test_an_expired_run_counts_as_small() -> None:

@@ -14,10 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from streamjoin.joins.kinds.key_numbers import KeyNumbers
+from streamjoin.joins.types.asof import RightByKey
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog, has_log
-from streamjoin.storage.manifest import NOTHING, Manifest, StoredRun
+from streamjoin.storage.manifest import NOTHING, Clocks, Manifest, StoredRun
 from streamjoin.storage.merging import due
 from streamjoin.storage.ranges import LEAST, WordRange, sample
 from streamjoin.storage.segments import Segment, block_rows, concatenated, layout, stored
@@ -84,7 +86,9 @@ def _write(
         counted = blueprint.counted[part % 2]
         stored_segments = stored(log, blueprint, manifest, runs, part, EVERYTHING, shared=False)
         live = [segment.since(horizon[part % 2], counted) for segment in stored_segments]
-        parts.append(_in_order([segment for segment in live if segment.n]))
+        run = _in_order([segment for segment in live if segment.n])
+        supersedes = part == 1 and run is not None and blueprint.supersedes
+        parts.append(_needed(blueprint, run, manifest.clocks) if supersedes and run is not None else run)
     statistics = [
         (NOTHING if run is None else run.statistics(blueprint.counted[part % 2])).facts
         for part, run in zip(blueprint.parts, parts, strict=True)
@@ -107,6 +111,21 @@ def _in_order(segments: Sequence[Segment]) -> Segment | None:
     rows = concatenated(segments)
     # The stable sort is a merge sort: it uses the sorted runs in its input, and it releases the GIL.
     return rows.take(np.argsort(rows.words, kind="stable"))
+
+
+def _needed(blueprint: Blueprint, right: Segment, clocks: Clocks) -> Segment:
+    """The right rows of an as-of join by key that are not superseded by others of them."""
+    bound = blueprint.bound
+    if bound.match is None or right.seqs is None:
+        raise AssertionError("no rows of an as-of join")
+    order = np.lexsort((right.seqs, right.ticks))
+    if bound.settled and len(bound.keys) == 1:
+        # The words of the rows are their keys.
+        keys = np.cumsum(np.diff(right.words, prepend=right.words[:1]) != 0)
+    else:
+        keys = KeyNumbers(bound.keys).number(1, right.rows)
+    by_key = RightByKey(keys[order], right.ticks[order])
+    return right.take(np.sort(order[by_key.needed(bound.match, blueprint.earliest_left(clocks))]))
 
 
 class Mergers:

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from streamjoin.joins.types.asof import span
 from streamjoin.model.binding import BoundSpec, condition_text
 from streamjoin.model.comparisons import with_interval_index
 from streamjoin.model.summary import Summary
 from streamjoin.storage.merging import NEVER, MergePolicy, horizons
+from streamjoin.windows.clock import less
 
 FORMAT = 2
 """The version of the log's files; a log of another version is rejected."""
@@ -93,6 +95,9 @@ class Blueprint:
         object.__setattr__(self, "bound", with_interval_index(self.bound))
         if self.keeps_newest:
             object.__setattr__(self, "policy", replace(self.policy, whole=True))
+        elif self.supersedes:
+            # Rows go in merges and not by age, so a run may grow to the whole.
+            object.__setattr__(self, "policy", replace(self.policy, runs=1))
 
     @property
     def windows(self) -> tuple[int, int]:
@@ -158,9 +163,15 @@ class Blueprint:
 
     @property
     def keeps_newest(self) -> bool:
-        """Whether the newest right tuple of each key is needed, however old it is."""
+        """Whether summaries need the newest right tuple of each key, however old it is."""
         match = self.bound.spec.match
-        return match.prevailing if isinstance(match, Summary) else self.by_key
+        return isinstance(match, Summary) and match.prevailing
+
+    @property
+    def supersedes(self) -> bool:
+        """Whether a right tuple takes the place of the one before it of its key: in an as-of join that looks back."""
+        match = self.bound.match
+        return match is not None and match.by_equalities and match.direction != "forward"
 
     @property
     def indexed(self) -> bool:
@@ -210,6 +221,13 @@ class Blueprint:
         left, right = (NEVER if clock is None else max(NEVER, clock - self.lateness) for clock in clocks)
         decided = max(NEVER, right - ahead)
         return decided, min(left, decided)
+
+    def earliest_left(self, clocks: Sequence[int | None]) -> int:
+        """In an as-of join the time of the oldest left row that is still to be decided after a version."""
+        match = self.bound.match
+        if self.gate is None or match is None:
+            return self.as_of_progress(clocks)[1]
+        return NEVER if clocks[0] is None else less(clocks[0], span(match)[1])
 
     @property
     def description(self) -> dict[str, str]:

@@ -28,6 +28,8 @@ class MergePolicy:
         floor: runs with fewer rows than this are always folded.
         runs: a run holds at most one part in this many of all live rows, unless a batch alone holds more.
         inline: merges of more rows than this are left to the background (`background.py`).
+        background: merges of more rows than this are too large for one thread of the driver: all tasks of a batch do
+            them together, each the part of its range.
         crowd: with more runs than this the background has fallen behind, and batches do the merges themselves.
         expired: in percent of the live rows, how many expired rows may stay before live rows are moved away from them.
         whole: every batch folds all runs into its own: for a state that is small and not bounded by age.
@@ -37,6 +39,7 @@ class MergePolicy:
     floor: int = 8192
     runs: int = 8
     inline: int = 1 << 16
+    background: int = 1 << 24
     crowd: int = 32
     expired: int = 20
     whole: bool = False
@@ -108,9 +111,10 @@ def first_folded(
     """
     sizes = _sizes(runs, horizon)
     most = _most(sizes, fresh, policy)
-    if len(runs) <= policy.crowd:
-        most = min(most, max(policy.inline, policy.floor))
-    return first_merged([*sizes, fresh], policy.slack, most, policy.floor)
+    first = first_merged([*sizes, fresh], policy.slack, most, policy.floor)
+    if len(runs) > policy.crowd or sum(sizes[first:]) > policy.background:
+        return first
+    return first_merged([*sizes, fresh], policy.slack, min(most, max(policy.inline, policy.floor)), policy.floor)
 
 
 def spent(
@@ -144,11 +148,11 @@ def due(
     sizes = _sizes(runs, horizon)
     most = _most(sizes, 0, policy)
     for end in range(len(runs), 1, -1):
-        begin = first_merged(sizes[:end], policy.slack, most)
+        begin = first_merged(sizes[:end], policy.slack, min(most, policy.background))
         if end - begin > 1:
             return begin, end
     for i, run in enumerate(runs):
-        if sum(side.rows for side in run) - sizes[i] > most + sizes[i] // 2:
+        if sizes[i] <= policy.background and sum(side.rows for side in run) - sizes[i] > most + sizes[i] // 2:
             return i, i + 1
     return None
 

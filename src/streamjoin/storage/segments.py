@@ -82,6 +82,24 @@ class Segment:
         """The rows that belong to `word_range`."""
         return self.part(*word_range.part(self.words))
 
+    def having(self, words: Array) -> Array:
+        """The places of the rows with one of the `words`, which ascend and differ."""
+        if not words.size:
+            return np.empty(0, np.int64)
+        if self.n < words.size:
+            at = np.minimum(np.searchsorted(words, self.words), words.size - 1)
+            return np.flatnonzero(np.asarray(words[at] == self.words))
+        begin = np.searchsorted(self.words, words)
+        is_there = begin < self.n
+        is_there[is_there] = self.words[begin[is_there]] == words[is_there]
+        begin, words = begin[is_there], words[is_there]
+        counts = np.ones(begin.size, np.int64)
+        many = np.flatnonzero(self.words[np.minimum(begin + 1, self.n - 1)] == words)
+        counts[many] = np.searchsorted(self.words, words[many], side="right") - begin[many]
+        first = np.repeat(begin - (np.cumsum(counts) - counts), counts)
+        places: Array = np.arange(first.size) + first
+        return places
+
     def since(self, horizon: int, counted: bool) -> Segment:
         """The rows that are not older than `horizon`."""
         ages = self.ages(counted)
@@ -202,6 +220,12 @@ def merged(segments: Sequence[Segment]) -> Segment:
     if len(segments) == 1:
         return segments[0]
     return concatenated(segments).take(merged_order([segment.words for segment in segments]))
+
+
+def first_of_each(words: Array) -> Array:
+    """The place of the first of each word in sorted words."""
+    places: Array = np.flatnonzero(np.diff(words, prepend=words[:1] - 1))
+    return places
 
 
 def concatenated(segments: Sequence[Segment]) -> Segment:

@@ -183,6 +183,9 @@ def stored_probes(blueprint: Blueprint, left: Segment) -> SortedProbes:
     match = blueprint.bound.match
     if match is None:
         raise AssertionError("stored rows that probe in a join without a match")
+    if blueprint.by_key:
+        # They are stored under the words of their keys on the right side.
+        return SortedProbes(left, left.words, left.words, (), *tick_bounds(left.ticks, *span(match)))
     encoded = SideEncoder(blueprint.bound, "left").encode(left.rows.combine_chunks())
     index = index_words(blueprint, encoded)
     bounds = tuple((encoded.terms[i].lo, encoded.terms[i].hi) for i in blueprint.open_terms)

@@ -15,19 +15,21 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.joins.kinds.key_numbers import KeyNumbers
+from streamjoin.joins.kinds.key_numbers import ExactTerms, KeyNumbers
 from streamjoin.joins.types.asof import NONE, RightByKey, nearest_pairs
 from streamjoin.joins.types.marks import Places, outcome
+from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.kinds.marks import lower_places
-from streamjoin.model.binding import BoundAsOf
+from streamjoin.model.binding import BoundAsOf, BoundSpec
+from streamjoin.model.large_columns import take_rows
 from streamjoin.spark.stages.arrivals import Arrivals, KeylessRows
 from streamjoin.spark.stages.kind_gate import HasMarks, MarkState
 from streamjoin.spark.stages.output import FoundPairs, GatheredRows, TaskRows
 from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, after_begin, matches
 from streamjoin.storage.blueprint import Blueprint
-from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints
-from streamjoin.storage.segments import MATCHED, Segment, marks_of, merged
-from streamjoin.windows.encoding import read_only
+from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints, WordRange
+from streamjoin.storage.segments import MATCHED, Segment, first_of_each, marks_of, merged
+from streamjoin.windows.encoding import SideEncoder, read_only
 
 _MOST_PAIRS = 1 << 24
 """Pairs kept in memory until the marks are published; if there are more, they are found a second time."""
@@ -356,30 +358,50 @@ class MarkedRange:
         return seqs if self._blueprint.bound.spec.self_join else seqs + probes.upto
 
 
+@dataclass(frozen=True)
+class RightRows:
+    """The right rows that can be nearest by key: the new ones, and the stored ones of the words of a range.
+
+    Those in runs that the batch folds are apart. Where the rows of a word are divided, a range sees all of them and
+    stores the part in its own `words`.
+    """
+
+    new: Arrivals
+    words: WordRange
+    kept: Sequence[Segment]
+    folded: Sequence[Segment]
+
+
 class AsOfRange:
     """One range of an as-of join in one batch: the nearest right row of each left row that is decided.
 
     No closer right row can follow, so each left row is matched once, in the range that owns it, and its row leaves in
     the same batch: the batch in which a gate released it, or without a gate the one whose facts decide it. By key, the
-    range of a key has all right rows of that key; it stores those that left rows at `low` or later may take. By any
-    other condition the owner of a left row tests all right rows within the tolerance: stored ones in the log, also
-    those of other ranges, and new ones, of which it has copies.
+    owner of a left row sees all right rows of its key: of the stored ones it looks up those with the words of its left
+    rows. By any other condition the owner of a left row tests all right rows within the tolerance: stored ones in the
+    log, also those of other ranges, and new ones, of which it has copies.
     """
 
-    def __init__(self, rows: RangeRows, low: int, left: SortedProbes, keyless: Sequence[KeylessRows | Segment]) -> None:
+    def __init__(
+        self,
+        rows: RangeRows,
+        left: SortedProbes,
+        keyless: Sequence[KeylessRows | Segment],
+        right: RightRows | None = None,
+    ) -> None:
         match = rows.blueprint.bound.match
         if match is None:
             raise AssertionError("an as-of join without a match")
         self._rows = rows
+        self._match = match
         self._left = left
         self._keyless = keyless
         self._how = rows.blueprint.bound.spec.how
-        self.kept: Segment | None = None
-        """The right rows that later left rows may match, sorted by word, if keys decide."""
-        if match.by_equalities:
-            self._choose_by_key(match, low)
-        else:
+        if right is None:
             self._choose_by_condition(match)
+        else:
+            self._right = right
+            self._choose_by_key(right)
 
     def rows(self) -> Iterator[TaskRows]:
         """The rows of all decided left rows."""
@@ -398,18 +420,38 @@ class AsOfRange:
             if keyless.seqs is not None and keyless.ticks.size:
                 yield GatheredRows(keyless.rows, None, keyless.ticks, _in_order_of(keyless.seqs))
 
-    def _choose_by_key(self, match: BoundAsOf, low: int) -> None:
-        """For each left row the segment of its partner, or NONE, and its place there; and what later rows need."""
-        left = self._left.rows
-        right = merged([*self._rows.old[1], self._rows.new[1].owned.rows])
-        numbers = KeyNumbers(self._rows.blueprint.bound.keys)
-        order = np.lexsort((seqs_of(right), right.ticks))
-        by_key = RightByKey(numbers.number(1, right.rows)[order], right.ticks[order])
-        place = by_key.nearest(match, numbers.number(0, left.rows), left.ticks)
-        self._segments = [right]
-        self._of = np.where(place == NONE, NONE, 0)
-        self._at = order[place] if order.size else place
-        self.kept = right.take(np.sort(order[by_key.needed(match, low)]))
+    def needed(self, low: int) -> Segment:
+        """The right rows that the range stores, by word, without those that no left row from `low` on can take."""
+        is_needed = np.zeros(self._order.size, np.bool_)
+        is_needed[self._order[self._by_key.needed(self._match, low)]] = True
+        new, words = self._right.new, self._right.words
+        first, parts = self._order.size - new.probes.rows.n, []
+        owned = np.flatnonzero(is_needed[first:] & new.own)
+        for segment in reversed(self._right.folded):
+            first -= segment.n
+            begin, end = words.part(segment.words)
+            parts.append(segment.take(begin + np.flatnonzero(is_needed[first + begin : first + end])))
+        return merged([*reversed(parts), new.probes.rows.take(owned)])
+
+    def _choose_by_key(self, right: RightRows) -> None:
+        """For each left row the segment of its partner, or NONE, and its place there."""
+        left, new = self._left.rows, right.new.probes.rows
+        words = left.words[first_of_each(left.words)]
+        found = [(segment, segment.having(words)) for segment in right.kept]
+        found += [(segment, np.arange(segment.n)) for segment in (*right.folded, new)]
+        keys, numbers = _key_numbers(self._rows.blueprint.bound, left, found)
+        ticks = np.concatenate([segment.ticks[places] for segment, places in found])
+        seqs = np.concatenate([seqs_of(segment)[places] for segment, places in found])
+        order = sort_entries(seqs, np.arange(seqs.size))[1]
+        self._order = order[sort_entries(ticks[order], np.arange(seqs.size))[1]]
+        self._by_key = RightByKey(numbers[self._order], ticks[self._order])
+        place = self._by_key.nearest(self._match, keys, left.ticks)
+        self._segments = [segment for segment, _ in found]
+        self._of, self._at = (np.full(left.n, NONE, np.int64) for _ in range(2))
+        matched = np.flatnonzero(place != NONE)
+        partner = self._order[place[matched]]
+        self._of[matched] = np.repeat(np.arange(len(found)), [at.size for _, at in found])[partner]
+        self._at[matched] = np.concatenate([at for _, at in found])[partner]
 
     def _choose_by_condition(self, match: BoundAsOf) -> None:
         left, right = self._left, self._rows.new[1].probes
@@ -440,6 +482,25 @@ class AsOfRange:
         changed = left[taken]
         self._of[changed], self._at[changed] = len(self._segments) - 1, pairs.place[taken]
         best[0][changed], best[1][changed] = seqs[taken], theirs[taken]
+
+
+def _key_numbers(bound: BoundSpec, left: Segment, right: Sequence[tuple[Segment, Array]]) -> tuple[Array, Array]:
+    """A number for the key of each left row and of right rows at some places; NONE for one that matches nothing."""
+    if not bound.keys:
+        return np.zeros(left.n, np.int64), np.zeros(sum(places.size for _, places in right), np.int64)
+    if not (bound.settled and len(bound.keys) == 1):
+        numbers, names = KeyNumbers(bound.keys), [key.right.name for key in bound.keys]
+        tables = [take_rows(segment.rows.select(names), places) for segment, places in right]
+        return numbers.number(0, left.rows), np.concatenate([numbers.number(1, table) for table in tables])
+    # The words of the rows are their keys.
+    parts = [segment.words[places] for segment, places in right]
+    words = np.sort(np.concatenate([part[first_of_each(part)] for part in parts]))
+    words = words[first_of_each(words)]
+    own = SideEncoder(ExactTerms(bound.keys), "left").encode(left.rows).terms[0]
+    at = np.searchsorted(words, left.words)
+    is_known = (at < words.size) & (own.lo <= own.hi)
+    is_known[is_known] = words[at[is_known]] == left.words[is_known]
+    return np.where(is_known, at, NONE), np.concatenate([np.searchsorted(words, part) for part in parts])
 
 
 def _in_order_of(seqs: Array) -> tuple[Array, Array, Array]:

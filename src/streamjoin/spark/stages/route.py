@@ -165,6 +165,9 @@ def by_range(
     index = index_words(blueprint, encoded, longest[1 - role])
     word = owned_by(blueprint, role, encoded, index)
     owner, lo, hi = points.owners(word, first), index.lo, index.hi
+    if role and blueprint.by_key:
+        # The left rows of a key are where its right rows are; where these are divided, each part sees all of them.
+        lo = hi = word
     if encoded.valid is not None and not (blueprint.summarises and role == 0):
         anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % points.ranges
         owner = np.where(encoded.valid, owner, anywhere)
@@ -172,7 +175,8 @@ def by_range(
     numbers = np.arange(encoded.n, dtype=np.int64)
     # The owner of a left row finds all its partners in an as-of join.
     nothing = numbers[:0]
-    alone = blueprint.by_key or (blueprint.bound.match is not None and role == 0)
+    whole = blueprint.by_key and not points.shares.any()
+    alone = whole or (role == 0 and (blueprint.bound.match is not None or blueprint.summarises))
     copies = (nothing, nothing) if alone else points.copies(owner, lo, hi)
     for kind, (row, partition) in ((0, (numbers, owner)), (COPIES, copies)):
         for target, part in _grouped(rows, row, partition):

@@ -32,10 +32,12 @@ def planned(blueprint: Blueprint, before: Manifest, batch: Sample = ()) -> Split
     """The split points of the batch after `before`; `batch` is a sample of its words, if known."""
     ranges = ranges_after(blueprint, before)
     if not blueprint.indexed:
-        return shared_split_points(1 if blueprint.by_key else ranges)
-    points = split_points([*before.samples, *(batch or before.fresh_sample)], ranges)
-    # A key of an as-of join has one owner, which chooses among all right rows of that key.
-    return points.between_words if blueprint.by_key else points
+        return shared_split_points(1 if blueprint.summarises else ranges)
+    # In an as-of join that looks back, work follows the new rows, however many keys are stored.
+    stored, new = before.samples, batch or before.fresh_sample
+    points = split_points(new if blueprint.supersedes and new else [*stored, *new], ranges)
+    # A key of summaries has one owner, which has all right rows of that key.
+    return points.between_words if blueprint.summarises else points
 
 
 def agreed(before: Manifest, points: SplitPoints) -> int:

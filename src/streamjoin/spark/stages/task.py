@@ -25,8 +25,16 @@ from streamjoin.spark.runtime.unattended import after_task
 from streamjoin.spark.stages.arrivals import Arrivals, arrivals, stored_probes
 from streamjoin.spark.stages.facts import BatchFacts, TaskFacts, facts_in, punctuation_of
 from streamjoin.spark.stages.former_gate import held_back, released, version_before
-from streamjoin.spark.stages.kind_gate import NO_MARKS, KindGate, MarkState
-from streamjoin.spark.stages.kind_task import NO_ENTRIES, AsOfRange, MarkedRange, RangeRows, RunMarks, unkeyed
+from streamjoin.spark.stages.kind_gate import NO_MARKS, MarkState
+from streamjoin.spark.stages.kind_task import (
+    NO_ENTRIES,
+    AsOfRange,
+    MarkedRange,
+    RangeRows,
+    RightRows,
+    RunMarks,
+    unkeyed,
+)
 from streamjoin.spark.stages.late import late_rows
 from streamjoin.spark.stages.late_output import write_batch
 from streamjoin.spark.stages.output import TaskRows, bound_to_order, plain, to_order
@@ -43,7 +51,6 @@ from streamjoin.storage.pieces import MappedPiece
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import SplitPoints, WordRange, sample
 from streamjoin.storage.segments import Segment, block_rows, layout, merged, stored
-from streamjoin.windows.clock import less
 
 T = TypeVar("T")
 OldRuns = Sequence[Sequence[Sequence[Segment]]]
@@ -231,21 +238,15 @@ class RangeOfBatch:
         return stored(self._log, self._blueprint, self._before, runs, part, words)
 
     def _join_as_of(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
-        """The rows of an as-of join behind a gate; no left row is stored, and by key only the needed right rows."""
-        tick = self._of_gate()[0]["standing"]["bound"][0]
+        """The rows of an as-of join behind a gate; no left row is stored."""
         left, keyless = rows.new[0].owned, rows.new[0].keyless
-        low = less(tick, KindGate(self._blueprint).reach)
-        as_of = AsOfRange(rows, low, left, [] if keyless is None else [keyless])
-        nothing = left.rows.part(0, 0)
-        if as_of.kept is None:
-            self._publish(rows.new, old, (nothing, rows.new[1].owned.rows))
-        else:
-            self._publish(rows.new, [[], []], (nothing, as_of.kept))
+        as_of = AsOfRange(rows, left, [] if keyless is None else [keyless], self._by_key(rows))
+        self._publish(rows.new, *self._needed(rows, old, as_of, left.rows.part(0, 0)))
         return as_of.rows()
 
     def _join_as_of_on_arrival(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
         """The rows of an as-of join without a gate, whose left rows are stored until the facts decide them."""
-        state, facts = self._leaving(), self._decided()
+        state = self._leaving()
         words, new = self._split_points.word_range(self._partition), rows.new[0]
         waiting = self._stored_part(KEYLESS, self._before.runs, words)
 
@@ -254,14 +255,29 @@ class RangeOfBatch:
             return [part.take(np.flatnonzero(state.leaving(0, part.ticks, new=is_new))) for part, is_new in parts]
 
         left = stored_probes(self._blueprint, merged(leaving(rows.old[0], new.owned.rows)))
-        low = self._blueprint.as_of_progress(facts.clocks)[1]
-        as_of = AsOfRange(rows, low, left, leaving(waiting, unkeyed(new)))
+        as_of = AsOfRange(rows, left, leaving(waiting, unkeyed(new)), self._by_key(rows))
         more = [NO_ENTRIES, NO_ENTRIES, *map(unkeyed, rows.new)]
-        if as_of.kept is None:
-            self._publish(rows.new, old, more=more)
-        else:
-            self._publish(rows.new, [[], []], (merged([*rows.old[0], new.owned.rows]), as_of.kept), more=more)
+        self._publish(rows.new, *self._needed(rows, old, as_of, new.owned.rows), more=more)
         return as_of.rows()
+
+    def _by_key(self, rows: RangeRows) -> RightRows | None:
+        """The right rows that can be nearest, in an as-of join by key; a range sees all of a key that is divided."""
+        plan, before = self._blueprint, self._before
+        if not plan.by_key:
+            return None
+        words, kept = self._split_points.word_range(self._partition), before.kept(plan.horizons, plan.policy)
+        whole = [self._stored(run, 1, words.whole_words) for run in before.runs]
+        right = RightRows(rows.new[1], words, _flat(whole[kept]), _flat(_folded(whole, kept)))
+        return right if plan.supersedes else replace(right, folded=(), kept=_flat(whole))
+
+    def _needed(
+        self, rows: RangeRows, old: OldRuns, as_of: AsOfRange, left: Segment
+    ) -> tuple[OldRuns, tuple[Segment, Segment]]:
+        """The stored runs and the new rows of both sides to publish, without right rows that none can take any more."""
+        if not self._blueprint.supersedes:
+            return old, (left, rows.new[1].owned.rows)
+        low = self._blueprint.earliest_left(self._clocks or self._before.clocks)
+        return [old[0], []], (left, as_of.needed(low))
 
     def _leaving(self) -> MarkState:
         """What leaves in the batch, by its facts."""
