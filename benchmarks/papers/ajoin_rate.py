@@ -88,6 +88,7 @@ class RateExperiment(Experiment):
             "load": found.load,
             "slowest_ms": found.slowest * 1e3,
             **{f"{part}_share": found.parts[part] / max(1e-9, found.worked) for part in ("joins", "rows", "optimize")},
+            "reading_share": found.reading,
         }
 
     def draw(self, rows: Sequence[Row], figure: Figure, *across: str) -> None:

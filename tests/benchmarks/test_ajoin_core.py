@@ -52,6 +52,7 @@ def rows(rate: dict[tuple[str, int], float]) -> list[Row]:
             "overall_per_s": per_s * count,
             "rows_per_tuple": 0.5,
             "rows_per_s": 7.0,
+            "reading_share": 0.5,
             "ratio": 2.0,
         }
         for selections in (FIGURE_14, NONE)

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-
 from streamjoin.adhoc import Stream
 from streamjoin.queries.core.changes import Create, Drop
+from streamjoin.queries.core.row_lists import ListedRows, read
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.unshared import open_core
@@ -28,7 +27,8 @@ def lateness_of(case: adhoc_cases.AdhocCase) -> int | str:
     return case.disorder if case.integer_times else f"{case.disorder * 250} ms"
 
 
-def rows_of(table: pa.Table) -> Rows:
+def rows_of(rows: ListedRows) -> Rows:
+    table = read(rows)
     return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
 from streamjoin.model.errors import CheckpointError, InputError, QueryError, SchemaError, SpecError, StateError
-from streamjoin.queries.core import execution, outputs
+from streamjoin.queries.core import execution, row_lists
 from streamjoin.queries.core.buckets import Bucket
 from streamjoin.queries.core.changes import Change, Create, Drop, Pause, Resume, check_name, names_after
 from streamjoin.queries.core.probe_plan import Choice, orders_of
@@ -78,7 +78,7 @@ def test_other_ways_to_share_give_the_same(case: adhoc_cases.AdhocCase, sharing:
 @given(adhoc_cases.cases(most_queries=6))
 def test_threads_give_the_same_rows(case: adhoc_cases.AdhocCase) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (execution, outputs):
+        for module in (execution, row_lists):
             patch.setattr(module, "_WORTH_THREADS", 0)
         chosen = Settings(lateness=lateness_of(case), threads=3, replan_every=2, hysteresis=0.0)
         assert run_core(case, chosen) == wanted_of(case)

@@ -184,16 +184,16 @@ def test_a_batch_that_runs_out_of_memory_is_computed_again_without_the_largest(
     """What is not counted may still be too much: then the memory itself says so."""
     from streamjoin.queries.core.outputs import OutputClass
 
-    tables, failing = OutputClass.tables, 2
+    listed, failing = OutputClass.rows, 2
 
     def short(self: OutputClass, *arguments: Any) -> Any:
         nonlocal failing
         failing -= 1
         if failing >= 0:
             raise MemoryError
-        return tables(self, *arguments)
+        return listed(self, *arguments)
 
-    monkeypatch.setattr(OutputClass, "tables", short)
+    monkeypatch.setattr(OutputClass, "rows", short)
     with engine_on(tmp_path) as engine:
         for change in sized(4):
             engine.create(change.query, change.name)

@@ -19,6 +19,7 @@ from streamjoin.model.errors import BudgetExceededError
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
 from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
+from streamjoin.queries.core.row_lists import read
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.unshared import open_core
@@ -372,7 +373,7 @@ def test_a_batch_that_is_computed_twice_gives_the_same_rows_once() -> None:
     core = opened(LEFT_JOIN)
     rows_by_batch(core, {"l": [(1, 10, 0), (2, 20, 0)]})
     arrived = core.arrive(1, {"r": given_rows((1, 1, 0), (9, 0, 50))})
-    first, second = (core.results(arrived)[0]["q"].to_pylist() for _ in range(2))
+    first, second = (read(core.results(arrived)[0]["q"]).to_pylist() for _ in range(2))
     assert first == second and len(first) == 2
     core.finish(arrived, {})
     assert rows_by_batch(core, {"r": [(9, 0, 99)]}) == [[]]

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.model.errors import (
@@ -30,6 +29,7 @@ from streamjoin.model.errors import (
     SpecError,
 )
 from streamjoin.queries.core import memory
+from streamjoin.queries.core.row_lists import ListedRows
 from streamjoin.queries.core.selection_tables import pack_bits
 
 Kind = Literal["candidates", "rows", "bytes"]
@@ -311,7 +311,7 @@ def largest_over(held: Mapping[str, tuple[int, int]], engine: EngineBudget) -> d
     return {names[serial]: error for serial, error in ledger.exceeded.items()}
 
 
-def keep_within(outputs: dict[str, pa.Table], failures: dict[str, InputError], engine: EngineBudget) -> None:
+def keep_within(outputs: dict[str, ListedRows], failures: dict[str, InputError], engine: EngineBudget) -> None:
     """Have the queries with the most rows lose them, where all together are over the engine's budget."""
     held = {name: (table.num_rows, table.nbytes) for name, table in outputs.items() if table.num_rows}
     for name, error in largest_over(held, engine).items():

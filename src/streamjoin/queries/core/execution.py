@@ -14,8 +14,6 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Final, TypeVar
 
-import pyarrow as pa
-
 from streamjoin.model.errors import InputError
 from streamjoin.queries.core.buckets import Bucket, IndexKey
 from streamjoin.queries.core.budgets import EngineBudget, Ledger, Usage
@@ -23,6 +21,7 @@ from streamjoin.queries.core.changes import LiveQuery
 from streamjoin.queries.core.outputs import Outputs, QueryClasses
 from streamjoin.queries.core.probe_plan import Choice, PathKey
 from streamjoin.queries.core.recent_counts import RecentCounts
+from streamjoin.queries.core.row_lists import ListedRows
 from streamjoin.queries.core.running_plan import FirstJoins, Preparer, ReadyFirstJoin, Step, steps_of
 from streamjoin.queries.core.selection_tables import JointColumns
 from streamjoin.queries.core.shared_join import BatchRun, FirstJoinRun, JoinSide, Scratch, StepCounts
@@ -138,7 +137,7 @@ class Execution:
 
     # Batches ------------------------------------------------------------------------------------------------------
 
-    def run(self, buckets: Mapping[str, Bucket]) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+    def run(self, buckets: Mapping[str, Bucket]) -> tuple[dict[str, ListedRows], dict[str, InputError]]:
         """The rows that the queries gain by a batch, and those that failed."""
         self.begin(buckets)
         self.at.clear()
@@ -159,11 +158,11 @@ class Execution:
         numbered = list(enumerate(first_joins))
         self._spread(lambda first_join, scratch: FirstJoinRun(batch, *first_join, scratch).run(), numbered, parallel)
         marks.append(perf_counter())
-        tables = self._outputs.tables(batch.found, self.streams, self.ledger, self._workers)
+        rows = self._outputs.rows(batch.found, self.streams, self.ledger, self._workers)
         marks.append(perf_counter())
         self.at.clear()
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
-        return tables
+        return rows
 
     def _fills(self, sides: Sequence[tuple[JoinSide, JoinSide]]) -> list[Callable[[], None]]:
         """What makes the sets of the new tuples, for all first joins of a stream together."""

@@ -1,33 +1,32 @@
-"""The outputs of all queries, gathered once a batch (AJoin, section 3.4: late materialization).
+"""The outputs of all queries, listed once a batch (AJoin, section 3.4: late materialization).
 
 Queries that are the same but for their names are of one class, which has one set of bits and one gathering: two are if
 their plans and budgets are equal and they were created in the same batch, so that they gain the same rows as long as
 both run. A class keeps its bits while a query is in it. Parts of queries are classes of their own.
 
-Queries that read the same columns of the same streams share more: a batch's results are dealt out by query and each
-column is gathered once for all; a query's rows are a slice of that, without a copy. The invariant: a query that gains
-nothing costs nothing.
+Queries that read the same columns of the same streams share more: a batch's results are dealt out by query, once for
+all. The invariant: a query that gains nothing costs nothing.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.gather import gather
 from streamjoin.model.errors import InputError
 from streamjoin.queries.core.budgets import Budget, Ledger
 from streamjoin.queries.core.changes import LiveQuery
 from streamjoin.queries.core.gathering import Read
 from streamjoin.queries.core.probe_plan import Choice
+from streamjoin.queries.core.row_lists import DealtRows, Kind, ListedRows, RowList
 from streamjoin.queries.core.stored_stream import StoredStream, allocate, concatenate
 from streamjoin.queries.kernels.sets import count_bits, deal, list_owners
 from streamjoin.queries.language.plan import query_name
@@ -123,15 +122,9 @@ class QueryClasses:
         return self._by_name[name].entry.serial
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-_WORTH_THREADS: Final = 1 << 17
-"""Values from which on gathering by threads takes less time than handing it to them."""
 RESULT_BYTES: Final = 16
 """What a result of a query takes until its row is gathered, besides its tuples."""
 REFERENCE_BYTES: Final = 8
-_Kind = tuple[pa.Schema, tuple[int, ...]]
-"""What plain outputs look like: their names and types, and which columns they are."""
 
 
 @dataclass
@@ -254,12 +247,12 @@ class ReferenceOutputs:
         # In memory of its own: a slice would hold on to all that was found.
         return EndingResults(np.zeros(count, np.int64), np.arange(count), (*core, np.zeros(count, np.int64)))
 
-    def tables(
+    def rows(
         self,
         results: list[EndingResults],
         streams: Mapping[str, StoredStream],  # noqa: ARG002
         workers: Workers,  # noqa: ARG002
-    ) -> Iterator[tuple[str, pa.Table | InputError]]:
+    ) -> Iterator[tuple[str, ListedRows | InputError]]:
         """The tuples of all results, by source."""
         schema = self._group.entry.schema
         columns = [concatenate([part.refs[n][part.rows] for part in results]) for n in range(len(schema))]
@@ -274,7 +267,7 @@ class OutputClass:
         self.reads = reads
         self._sources = sources
         self._members: list[tuple[QueryClass, int | None] | None] = []
-        self._kinds: list[_Kind] = []
+        self._kinds: list[Kind] = []
         self._free: list[int] = []
 
     def add(self, group: QueryClass) -> int:
@@ -306,13 +299,13 @@ class OutputClass:
         self._members[number] = None
         self._free.append(number)
 
-    def tables(
+    def rows(
         self,
         results: list[EndingResults],
         streams: Mapping[str, StoredStream],
         workers: Workers,
-    ) -> Iterator[tuple[str, pa.Table | InputError]]:
-        """The rows of every query that gained some, or why it has none."""
+    ) -> Iterator[tuple[str, ListedRows | InputError]]:
+        """The rows of every query that gained some, or why it has none; computed ones are gathered here."""
         refs = [concatenate([part.refs[source] for part in results]) for source in range(self._sources)]
         shifts = np.cumsum([0, *(len(part.refs[0]) for part in results)])
         for part, shift in zip(results, shifts, strict=False):
@@ -321,11 +314,25 @@ class OutputClass:
         owners = concatenate([part.owners for part in results])
         starts, dealt = np.zeros(len(self._members) + 1, np.int64), allocate(len(rows), np.int64)
         deal(owners, rows, starts, dealt)
-        columns = [streams[stream].column(name) for _, stream, name in self.reads]
-        spread = workers.spread if len(dealt) * len(columns) >= _WORTH_THREADS else _one_by_one
-        chosen = spread(lambda ref: _gather(ref, dealt), refs)
-        taken = spread(lambda n: columns[n].take(chosen[self.reads[n][0]]), range(len(columns)))
-        yield from self._cut(taken, starts)
+        columns = [(source, streams[stream].column(name).held) for source, stream, name in self.reads]
+        listed = DealtRows(refs, dealt, columns)
+        for number in np.flatnonzero(np.diff(starts)).tolist():
+            member = self._members[number]
+            if member is None:
+                raise AssertionError("rows for a query that is gone")
+            owner, kind = member
+            first, count = int(starts[number]), int(starts[number + 1] - starts[number])
+            found: ListedRows | InputError
+            if kind is not None:
+                found = RowList(count, listed, first, kind, self._kinds[kind])
+                if not listed.is_sure(count):
+                    found = found.table()
+            else:
+                try:
+                    found = owner.entry.gatherer.rows(listed.columns(first, count, workers), count)
+                except InputError as error:
+                    found = error
+            yield from ((name, found) for name in owner.active)
 
     def accounts(self, ledger: Ledger) -> Array:
         """The accounts by number."""
@@ -346,26 +353,6 @@ class OutputClass:
         amounts += counts * sum(values.width or 0 for _, values in columns)
         ledger.charge("bytes", accounts, amounts, f"{int(counts.max()):,} rows of one query")
         ledger.hold(accounts, amounts)
-
-    def _cut(self, taken: list[pa.Array], starts: Array) -> Iterator[tuple[str, pa.Table | InputError]]:
-        wholes: dict[int, pa.Table] = {}
-        for number in np.flatnonzero(np.diff(starts)).tolist():
-            member = self._members[number]
-            if member is None:
-                raise AssertionError("rows for a query that is gone")
-            owner, kind = member
-            first, count = int(starts[number]), int(starts[number + 1] - starts[number])
-            if kind is not None:
-                if kind not in wholes:
-                    schema, picks = self._kinds[kind]
-                    wholes[kind] = pa.Table.from_arrays([taken[pick] for pick in picks], schema=schema)
-                rows: pa.Table | InputError = wholes[kind].slice(first, count)
-            else:
-                try:
-                    rows = owner.entry.gatherer.rows([column.slice(first, count) for column in taken], count)
-                except InputError as error:
-                    rows = error
-            yield from ((name, rows) for name in owner.active)
 
 
 Sink = OutputClass | ReferenceOutputs
@@ -407,21 +394,21 @@ class Outputs:
         """A class's outputs and its number there."""
         return self._places[entry.serial]
 
-    def tables(
+    def rows(
         self,
         results: FoundResults,
         streams: Mapping[str, StoredStream],
         ledger: Ledger,
         workers: Workers,
-    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+    ) -> tuple[dict[str, ListedRows], dict[str, InputError]]:
         """The rows of all queries, and who failed."""
-        outputs, failures = dict(self.empty), dict[str, InputError]()
+        outputs, failures = dict[str, ListedRows](self.empty), dict[str, InputError]()
         results.charge(streams, ledger)
         found = results.take(ledger)
         while found:
             # Let go of what becomes rows.
             sink, parts = found.popitem()
-            for name, rows in sink.tables(parts, streams, workers):
+            for name, rows in sink.rows(parts, streams, workers):
                 if isinstance(rows, InputError):
                     failures[name] = rows
                 else:
@@ -430,13 +417,3 @@ class Outputs:
             sink, number = self._places[serial]
             failures.update(dict.fromkeys(sink.names(number), error))
         return outputs, failures
-
-
-def _one_by_one(step: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    return [step(item) for item in items]
-
-
-def _gather(numbers: Array, places: Array) -> Array:
-    chosen = allocate(len(places), np.int64)
-    gather(numbers, places, 0, chosen, 0, len(places))
-    return chosen

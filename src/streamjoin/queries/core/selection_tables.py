@@ -324,12 +324,11 @@ class SetColumn:
 
     def of(self, run: BucketRun) -> Array:
         """The sets of a run's tuples."""
-        self._catch_up()
+        if self._sets.end != self.stream.ticks.end:
+            self._catch_up()
         return self._sets.view(run.first, run.end)
 
     def _catch_up(self) -> None:
-        if self._sets.end == self.stream.ticks.end:
-            return
         for bucket in self.stream.missing(self._sets.end):
             self._tables.fill(bucket, self._sets.grow(bucket.first, bucket.n))
             if bucket is not self.stream.newest:

@@ -38,6 +38,7 @@ from streamjoin.queries.core.groups.feeds import FeedStep, GroupState, WaitingSt
 from streamjoin.queries.core.kinds import BatchProgress, JoinKinds, KindState
 from streamjoin.queries.core.probe_plan import PathKey
 from streamjoin.queries.core.retention import Shape, count_expired
+from streamjoin.queries.core.row_lists import ListedRows, read
 from streamjoin.queries.core.running_plan import steps_of
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared_join import StepCounts
@@ -408,8 +409,9 @@ class Shared:
         """
         arrived = self.arrive(batch_id, tables)
         outputs, failures = self.results(arrived)
+        tables = {name: read(rows) for name, rows in outputs.items()}
         self.finish(arrived, failures)
-        return outputs
+        return tables
 
     def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:
         """A batch as buckets, the first of three steps; nothing changes until `finish`.
@@ -435,7 +437,7 @@ class Shared:
         waits = any(kind.n for kind in self._state.kinds.values())
         return time_to_idle(self._state.clocks, self.rules) if waits else None
 
-    def results(self, arrived: Arrived) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+    def results(self, arrived: Arrived) -> tuple[dict[str, ListedRows], dict[str, InputError]]:
         """The rows that each query gains, and the queries whose rows can't be computed; one call at a time.
 
         A query that took more of the batch than its budget allows is among the latter (`BudgetExceededError`).
@@ -500,8 +502,8 @@ class Shared:
             self._install(self._state)
 
     def _complete(
-        self, arrived: Arrived, outputs: Mapping[str, pa.Table], failures: Mapping[str, InputError]
-    ) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+        self, arrived: Arrived, outputs: Mapping[str, ListedRows], failures: Mapping[str, InputError]
+    ) -> tuple[dict[str, ListedRows], dict[str, InputError]]:
         """The rows of a batch, where `outputs` has what the parts of queries found."""
         failed, state = self._of_members(failures), self._state
         rows = {**self._silence(failed), **outputs}
@@ -512,12 +514,12 @@ class Shared:
                 usage = (taken for one, taken in self.usage().items() if query_name(one) == name)
                 over = exceeded_together(entry.budget, list(usage))
                 failed |= {} if over is None or name in failed else {name: over}
-                found = [table for branch in entry.branches if (table := rows.pop(branch, None)) is not None]
+                found = [read(own) for branch in entry.branches if (own := rows.pop(branch, None)) is not None]
                 silent = entry.paused or name in failed or not found
                 rows[name] = entry.query.schema.empty_table() if silent else pa.concat_tables(found)
         return rows, failed
 
-    def _completed(self, arrived: Arrived, rows: dict[str, pa.Table], failed: dict[str, InputError]) -> None:
+    def _completed(self, arrived: Arrived, rows: dict[str, ListedRows], failed: dict[str, InputError]) -> None:
         """The rows of groups and of other than inner joins, instead of what they are made of."""
         state, begin = self._state, perf_counter()
         waiting = dict(state.kinds)
@@ -526,7 +528,7 @@ class Shared:
         for name, kinds in self._kinds.items():
             entry, query = state.registry.branches[name], query_name(name)
             # One that is paused, or left out, has found nothing.
-            found = [table for part in entry.parts if (table := rows.pop(part, None)) is not None]
+            found = [read(part_rows) for part in entry.parts if (part_rows := rows.pop(part, None)) is not None]
             rows[name] = entry.query.schema.empty_table()
             if not arrived.logged:
                 continue
@@ -567,7 +569,7 @@ class Shared:
         self,
         arrived: Arrived,
         waiting: dict[str, WaitingState],
-        rows: dict[str, pa.Table],
+        rows: dict[str, ListedRows],
         failed: dict[str, InputError],
     ) -> None:
         """The rows of groups instead of what they are made of, and what is open after the batch."""
@@ -576,7 +578,7 @@ class Shared:
             if entry.query.grouping is not None and (entry.paused or name in failed):
                 waiting.pop(name, None)
         for feed in registry.only([name for name in registry.queries if name not in failed]).feeds.values():
-            found = rows.pop(feed.name)
+            found = read(rows.pop(feed.name))
             empty = {name: entry.query.schema.empty_table() for name, entry in feed.members.items()}
             rows.update(empty)
             if not arrived.logged:

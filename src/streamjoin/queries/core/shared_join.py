@@ -547,20 +547,21 @@ class FirstJoinRun:
         scratch.cursor[:] = START
         total = seen = earlier = 0
         far, run = target.far, target.run
-        for index, reach in run.live_parts(far.attribute, far.sets.serial, far.sets.of(run)):
+        sets = far.sets.of(run)
+        for index, reach in run.live_parts(far.attribute, far.sets.serial, sets):
             near = self._probing(probes)
             if not near[0].size or not index.rows.size:
                 continue
             if reach:
                 near = (near[0], minus(near[1], reach), *near[2:])
-            total += self._probe_part(target, near, index)
+            total += self._probe_part(target, near, index, sets)
             seen, earlier = seen + int(scratch.cursor[SEEN]), earlier + int(scratch.cursor[EARLIER])
         scratch.cursor[SEEN], scratch.cursor[EARLIER] = seen, earlier
         return total
 
-    def _probe_part(self, target: RunProbe, probes: Probes, index: SortedIndex) -> int:
+    def _probe_part(self, target: RunProbe, probes: Probes, index: SortedIndex, sets: Array) -> int:
         """The same with one part of the run's index."""
-        scratch, tests, run, sets = self._scratch, target.tests, target.run, target.far.sets.of(target.run)
+        scratch, tests, run = self._scratch, target.tests, target.run
         windows = length_word(tests.reach), tests.near.limits, self._mask(tests.near.keeps)
         stored = index.words, index.rows, run.ticks, run.gates, sets
         # Steps that follow use the scratch, and its cursor, too.

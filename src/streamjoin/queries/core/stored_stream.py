@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 from weakref import WeakSet
@@ -38,20 +40,18 @@ class TupleArray:
     """A `Buffer` addressed by the tuples' numbers."""
 
     def __init__(self, first: int, dtype: Any, width: int | None = None) -> None:
-        self.first = first
+        self.first = self.end = first
+        """The number of the oldest, and that after the newest."""
         self._buffer = Buffer(dtype, *(() if width is None else (width,)))
-
-    @property
-    def end(self) -> int:
-        """The number after the newest."""
-        return self.first + len(self._buffer)
 
     def grow(self, first: int, count: int) -> Array:
         """Room for `count` values from number `first` on, to be written; what was there from `first` on is gone."""
         if not self.first <= first <= self.end:
             self.first = first
         self._buffer.truncate(first - self.first)
-        return self._buffer.room_for(count)
+        room = self._buffer.room_for(count)
+        self.end = first + count
+        return room
 
     def append(self, first: int, values: Array) -> None:
         """Write values from number `first` on."""
@@ -69,7 +69,8 @@ class TupleArray:
 
     def cut(self, end: int) -> None:
         """Take back what is from number `end` on."""
-        self._buffer.truncate(max(self.first, min(self.end, end)) - self.first)
+        self.end = max(self.first, min(self.end, end))
+        self._buffer.truncate(self.end - self.first)
 
     def drop(self, first: int) -> None:
         """Let go of what is before number `first`."""
@@ -104,6 +105,44 @@ def concatenate(arrays: Sequence[Array]) -> Array:
     return np.concatenate(arrays, out=allocate(sum(map(len, arrays)), arrays[0].dtype))
 
 
+@dataclass(frozen=True)
+class HeldColumn:
+    """The values of a column at one moment, from number `first` on; whoever has it can still read what is let go of."""
+
+    type: pa.DataType
+    first: int
+    plain: Array | None
+    """The values as integers of their width; None where they are in `chunks`."""
+    chunks: tuple[pa.Array, ...]
+
+    def take(self, numbers: Array) -> pa.Array:
+        """The values of chosen tuples."""
+        if self.plain is not None:
+            values = allocate(len(numbers), self.plain.dtype)
+            gather(self.plain, numbers, self.first, values, 0, len(numbers))
+            return pa.Array.from_buffers(self.type, len(values), [None, pa.py_buffer(values)])
+        places = numbers - self.first
+        if len(self.chunks) == 1:
+            return self.chunks[0].take(pa.array(places))
+        whole = pa.chunked_array(self.chunks, self.type)
+        if pa.types.is_dictionary(self.type):
+            whole = whole.unify_dictionaries()
+        column = large_columns.take_values(whole, places)
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+    @property
+    def width(self) -> int | None:
+        """The bytes of a value; None where values differ."""
+        return None if self.plain is None else int(self.plain.itemsize)
+
+    @cached_property
+    def mean_width(self) -> float:
+        """The bytes of a value, on average."""
+        if self.plain is not None:
+            return float(self.plain.itemsize)
+        return float(sum(chunk.nbytes for chunk in self.chunks) / max(1, sum(map(len, self.chunks))))
+
+
 class TupleColumn:
     """A column of a stream by number: as an array where its type and its values allow, as Arrow chunks otherwise."""
 
@@ -134,25 +173,21 @@ class TupleColumn:
         column._is_plain = False
         return column
 
+    @property
+    def held(self) -> HeldColumn:
+        """What is there now, which stays as it is whatever comes and goes."""
+        if self._is_plain:
+            return HeldColumn(self.type, self._plain.first, self._plain.view(), ())
+        return HeldColumn(self.type, self._first, None, tuple(self._chunks))
+
     def take(self, numbers: Array) -> pa.Array:
         """The values of chosen tuples."""
-        if self._is_plain:
-            values = allocate(len(numbers), self._plain.view().dtype)
-            gather(self._plain.view(), numbers, self._plain.first, values, 0, len(numbers))
-            return pa.Array.from_buffers(self.type, len(values), [None, pa.py_buffer(values)])
-        places = numbers - self._first
-        if len(self._chunks) == 1:
-            return self._chunks[0].take(pa.array(places))
-        whole = pa.chunked_array(self._chunks, self.type)
-        if pa.types.is_dictionary(self.type):
-            whole = whole.unify_dictionaries()
-        column = large_columns.take_values(whole, places)
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return self.held.take(numbers)
 
     @property
     def width(self) -> int | None:
         """The bytes of a value; None where values differ."""
-        return int(self._plain.view().itemsize) if self._is_plain else None
+        return self.held.width
 
     def sizes(self, numbers: Array) -> Array:
         """The bytes of chosen tuples' values: of texts and binaries their own, of nested values an average."""

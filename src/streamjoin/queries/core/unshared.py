@@ -21,6 +21,7 @@ from streamjoin.queries.core.budgets import keep_within
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition
 from streamjoin.queries.core.groups.feeds import WaitingState
+from streamjoin.queries.core.row_lists import ListedRows, read
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import BatchReport, Shared, Snapshot, failure_of
 from streamjoin.queries.language.plan import Stream, query_name
@@ -95,8 +96,9 @@ class Unshared:
         """The rows that each query gains by a batch."""
         arrived = self.arrive(batch_id, tables)
         outputs, failures = self.results(arrived)
+        tables = {name: read(rows) for name, rows in outputs.items()}
         self.finish(arrived, failures)
-        return outputs
+        return tables
 
     def arrive(self, batch_id: int, tables: Mapping[str, pa.Table]) -> Arrived:
         """A batch as buckets."""
@@ -113,9 +115,9 @@ class Unshared:
         waits = any(kind.n for core in self._cores.values() for kind in core.snapshot().kinds.values())
         return time_to_idle(self._clocks, self._rules) if waits else None
 
-    def results(self, arrived: Arrived) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+    def results(self, arrived: Arrived) -> tuple[dict[str, ListedRows], dict[str, InputError]]:
         """The rows that each query gains, and the queries whose rows can't be computed."""
-        outputs: dict[str, pa.Table] = {}
+        outputs: dict[str, ListedRows] = {}
         failures: dict[str, InputError] = {}
         self._held = {}
         self._own = {name: self._own_tuples(name, arrived) for name in self._cores}

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from streamjoin.formats.tables import RowsInFiles
 from streamjoin.model.errors import InputError, StreamJoinError, reason_of
+from streamjoin.queries.core.row_lists import ListedRows, RowList, read
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import failure_of
 from streamjoin.queries.engine.executor import pause_after
@@ -47,8 +48,8 @@ _GOODBYE: Final = 5.0
 _log = logging.getLogger("streamjoin.adhoc")
 
 
-Rows: TypeAlias = pa.Table | FiledRows | RowsInFiles
-"""Rows in memory, in the checkpoint, or in data files of a table."""
+Rows: TypeAlias = ListedRows | FiledRows | RowsInFiles
+"""Rows in memory, gathered or not, in the checkpoint, or in data files of a table."""
 
 
 @dataclass
@@ -317,8 +318,8 @@ class Deliveries:
 
     def _loaded(self, rows: Rows) -> pa.Table:
         """Rows in this process."""
-        if isinstance(rows, pa.Table):
-            return rows
+        if isinstance(rows, pa.Table | RowList):
+            return read(rows)
         self.rows_loaded += rows.num_rows
         return rows.table()
 
@@ -526,7 +527,8 @@ class Deliveries:
         """Rows as a writer takes them."""
         if rows is None:
             return self._journal.read_undelivered(queue.name, batch)
-        return rows if getattr(queue.opened, "takes_files", False) else self._loaded(rows)
+        takes_files = getattr(queue.opened, "takes_files", False) and not isinstance(rows, RowList)
+        return rows if takes_files else self._loaded(rows)
 
     def _taken(self, queue: SinkQueue, batch: int, waited: bool = False) -> None:
         """Note that the sink has the rows; those that `waited` for others say nothing of how fast it is."""

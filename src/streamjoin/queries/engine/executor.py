@@ -19,6 +19,7 @@ from streamjoin.queries.core.arrivals import Arrived
 from streamjoin.queries.core.changes import Change, LiveQuery
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, TaskFigures
 from streamjoin.queries.core.groups.feeds import WaitingState
+from streamjoin.queries.core.row_lists import ListedRows
 from streamjoin.queries.core.shared import Snapshot
 from streamjoin.queries.engine.inbox import Inbox
 from streamjoin.queries.engine.journal import Position
@@ -33,7 +34,7 @@ LONGEST_PAUSE = 60.0
 STOP_PATIENCE = 10.0
 """Seconds that a stop waits for a source that does not answer, such as a file system whose server is gone."""
 
-Outputs = tuple[dict[str, pa.Table], dict[str, InputError]]
+Outputs = tuple[dict[str, ListedRows], dict[str, InputError]]
 """The rows by query, and the queries whose rows can't be computed."""
 
 
@@ -125,7 +126,7 @@ class QueryCore(Protocol):
 class TupleCore(QueryCore, Protocol):
     """A core that holds the tuples, and so computes the rows."""
 
-    def results(self, arrived: Arrived) -> tuple[dict[str, pa.Table], dict[str, InputError]]:
+    def results(self, arrived: Arrived) -> Outputs:
         """The rows that each query gains, and the queries whose rows can't be computed."""
 
     def interrupt(self) -> None:

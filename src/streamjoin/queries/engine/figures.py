@@ -20,6 +20,7 @@ from streamjoin.queries.core.arrivals import Aside
 from streamjoin.queries.core.buckets import Bucket
 from streamjoin.queries.core.changes import Action
 from streamjoin.queries.core.explain import QueryCost
+from streamjoin.queries.core.row_lists import ListedRows
 from streamjoin.queries.engine.info import LATENCY_STAGES, Columns, QueryInfo, QueryState, StreamInfo
 from streamjoin.queries.engine.sampling import PREVIEWED
 from streamjoin.queries.language.plan import Query, Stream
@@ -315,7 +316,7 @@ class RunningQuery:
         passage = self.passage
         return {} if passage is None else passage.milliseconds(self.delivered_at)
 
-    def take(self, batch: int, rows: pa.Table, passage: Passage | None) -> None:
+    def take(self, batch: int, rows: ListedRows, passage: Passage | None) -> None:
         """Count the rows of a batch and keep the newest; where the memory is the sink, it has taken them."""
         self.newest.write(batch, rows)
         self.produced += rows.num_rows

@@ -27,6 +27,7 @@ from streamjoin.queries.core.changes import Change, QueryRegistry
 from streamjoin.queries.core.explain import Explanation
 from streamjoin.queries.core.groups.feeds import GroupState, WaitingState, stores_of
 from streamjoin.queries.core.kinds import joined_states
+from streamjoin.queries.core.row_lists import ListedRows, read
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared, Snapshot, failure_of
 from streamjoin.queries.engine.catalog import Catalog
@@ -144,7 +145,7 @@ class RowsOut(ABC, Generic[R]):
 class TableRows:
     """The rows of a batch by query, and what waits after it of other than inner joins, as the log has it."""
 
-    tables: Mapping[str, pa.Table]
+    lists: Mapping[str, ListedRows]
     waiting: Mapping[str, pa.Table]
 
 
@@ -177,7 +178,7 @@ class TableRowsOut(RowsOut[TableRows]):
         """The rows of a batch, each query in a core of its own."""
         return self._packed(*attempt.results(self._core, arrived, self._catalog.settings))
 
-    def _packed(self, tables: Mapping[str, pa.Table], failed: Mapping[str, InputError]) -> BatchRows[TableRows]:
+    def _packed(self, lists: Mapping[str, ListedRows], failed: Mapping[str, InputError]) -> BatchRows[TableRows]:
         """Before any row goes out: a query of which what waits can't be written down has no rows of the batch."""
         waiting: dict[str, pa.Table] = {}
         failures = dict(failed)
@@ -192,8 +193,8 @@ class TableRowsOut(RowsOut[TableRows]):
             except Exception as error:
                 members = [n for n, s in self._core.waiting.items() if isinstance(s, GroupState) and s.store is store]
                 failures |= dict.fromkeys(members, failure_of(error))
-        counts = {name: table.num_rows for name, table in tables.items() if name not in failures}
-        return BatchRows(counts, failures, TableRows(tables, waiting))
+        counts = {name: rows.num_rows for name, rows in lists.items() if name not in failures}
+        return BatchRows(counts, failures, TableRows(lists, waiting))
 
     def interrupt(self) -> None:
         """Have the core stop at its next step."""
@@ -207,7 +208,7 @@ class TableRowsOut(RowsOut[TableRows]):
         for name, count in computed.counts.items():
             try:
                 if count:
-                    rows = computed.rows.tables[name]
+                    rows = computed.rows.lists[name]
                     entries[name].take(arrived.batch, rows, passage(entries[name]))
                     filled[name] = rows
             except Exception as error:
@@ -258,7 +259,7 @@ class Attempt:
         state = core.snapshot()
         queries = [entry.query for entry in state.registry.queries.values()]
         known = {name: stream for query in queries for name, stream in query.streams.items()}
-        outputs: dict[str, pa.Table] = {}
+        outputs: dict[str, ListedRows] = {}
         failures: dict[str, InputError] = {}
         waiting: dict[str, WaitingState] = {}
         for name, entry in state.registry.queries.items():
@@ -267,9 +268,11 @@ class Attempt:
             self.note(name)
             try:
                 single = self._alone(name, state, known, settings)
-                read = entry.query.streams
-                fresh = {stream: bucket for stream, bucket in arrived.buckets.items() if stream in read}
-                rows, failed = single.results(replace(arrived, buckets=fresh))
+                own = entry.query.streams
+                fresh = {stream: bucket for stream, bucket in arrived.buckets.items() if stream in own}
+                listed, failed = single.results(replace(arrived, buckets=fresh))
+                # Here, where it is noted whose they are.
+                rows = {name: read(found) for name, found in listed.items()}
             except InterruptedBatchError:
                 raise
             except Exception as error:

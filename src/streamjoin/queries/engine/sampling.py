@@ -10,6 +10,7 @@ import pyarrow as pa
 from streamjoin.model.errors import InputError
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.row_lists import read
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.language.plan import Query
@@ -27,4 +28,4 @@ def sample(query: Query, newest: Mapping[str, pa.Table]) -> tuple[pa.Table, Inpu
     core.apply([Create(_NAME, query, budget=_BUDGET)])
     arrived = core.arrive(0, {name: newest[name] for name in streams})
     rows, failures = core.results(arrived)
-    return rows.get(_NAME, query.schema.empty_table()), failures.get(_NAME)
+    return read(rows.get(_NAME, query.schema.empty_table())), failures.get(_NAME)

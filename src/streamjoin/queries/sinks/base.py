@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Protocol
 import pyarrow as pa
 
 from streamjoin.model.errors import SpecError
+from streamjoin.queries.core.row_lists import ListedRows, read
 from streamjoin.storage.pieces import Block, MappedPiece
 from streamjoin.storage.places import place
 
@@ -280,10 +281,10 @@ class NewestRows:
         self._changed = threading.Condition()
         self.closed = False
 
-    def write(self, batch: int, rows: pa.Table, count: int | None = None) -> None:  # noqa: ARG002
+    def write(self, batch: int, rows: ListedRows, count: int | None = None) -> None:  # noqa: ARG002
         """Take the rows of a batch, or the newest of them, where there were `count`."""
         given = rows.num_rows if count is None else count
-        packed = PackedRows(rows if self._kept is not None else rows.slice(max(0, rows.num_rows - self._limit)))
+        packed = PackedRows(read(rows if self._kept is not None else rows.slice(max(0, rows.num_rows - self._limit))))
         nbytes = packed.nbytes
         with self._changed:
             self._total += given

@@ -27,6 +27,7 @@ from streamjoin.queries.core.changes import LiveQuery, QueryRegistry
 from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
 from streamjoin.queries.core.probe_plan import Choice
 from streamjoin.queries.core.retention import StreamProgress
+from streamjoin.queries.core.row_lists import ListedRows, read
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared, ShareFigures, failure_of
 from streamjoin.queries.engine.journal import read_table, safe_name, write_table
@@ -190,10 +191,10 @@ class Cell:
             rebuilt |= part.follow(queries if number in self._changed else None, assignment)
             self._changed.discard(number)
             rows, failed, counted = part.results(assignment, times, whole_parts)
-            for name, table in rows.items():
-                if table.num_rows:
+            for name, found in rows.items():
+                if found.num_rows:
                     # Of a UNION ALL the branches may be in several placements.
-                    query = query_name(name)
+                    query, table = query_name(name), read(found)
                     outputs[query] = pa.concat_tables([outputs[query], table]) if query in outputs else table
             failures |= failed
             usage |= part.usage
@@ -449,7 +450,7 @@ class PlacementCell:
 
     def results(
         self, assignment: CellAssignment, times: Mapping[str, list[Array]], whole_parts: dict[str, PartRows]
-    ) -> tuple[dict[str, pa.Table], dict[str, InputError], ShareFigures]:
+    ) -> tuple[dict[str, ListedRows], dict[str, InputError], ShareFigures]:
         """The rows of the cell, queries that failed, and figures."""
         lists = {name: bucket for name, bucket in assignment.fresh.items() if name in self.placement.routes}
         self.read = 0
