@@ -40,7 +40,7 @@ with sj.open(spec, sources={"left": ["north", "south"], "right": ["camera"]}) as
     show("north, 0-30 s", join.push(left=cars("north", 11, 30), source="north"))
     show("south, 0-35 s", join.push(left=cars("south", 20, 35), source="south"))  # now all is known up to 30 s
     show("north, late", join.push(left=cars("north", 22), source="north"))  # behind its own 30 s: not joined
-    show("south is done", join.finish("south", side="left"))  # nobody waits for it any more
+    show("south is done", join.finish("south", side="left"))  # the join no longer waits for it
     show("north, 41 s", join.push(left=cars("north", 41), source="north"))
     for row in join.late().to_pylist():
         print(f"set apart as {row['reason']}: a car at the {row['gate']} gate at {row['ts_left']:%M:%S}")

@@ -33,7 +33,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.websocket("/feed/{side}/{name}")
 async def feed(socket: WebSocket, side: str, name: str) -> None:
-    """A source: every message is a list of rows. A client that sends too fast waits, and holds up nobody else."""
+    """A source: every message is a list of rows. A client that sends too fast waits, and holds up no other."""
     await socket.accept()
     source = socket.app.state.join.source(side, name)
     try:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 import streamjoin as sj
 
-# The quote in force so many seconds after the trade: the range is one moment, and PREVAILING the newest before it.
+# The quote in force a number of seconds after the trade: the range is one moment, and PREVAILING the newest before it.
 LATER = """
     WINDOW JOIN quotes AS {alias} ON t.sym = {alias}.sym
     RANGE BETWEEN {seconds} SECONDS FOLLOWING AND {seconds} SECONDS FOLLOWING INCLUDE PREVAILING

@@ -15,7 +15,7 @@ import streamjoin as sj
 
 WINDOW, MATCHES, BATCH, BATCHES = 1 << 15, 2, 1 << 14, 12
 DOMAIN = 1 << 30
-band = MATCHES * DOMAIN // (2 * WINDOW)  # a window has so many keys at a distance of at most this
+band = MATCHES * DOMAIN // (2 * WINDOW)  # a window has MATCHES keys at a distance of at most this
 spec = sj.JoinSpec(on=sj.Band("key", "key", band), window=sj.CountWindow(WINDOW))
 SYSTEMS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "B+-tree, one thread": ("indexed", 1, {"index": "btree"}),

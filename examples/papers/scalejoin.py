@@ -29,7 +29,7 @@ def tuples(side: int) -> pa.Table:
 
 
 def run(sources: int, threads: int) -> tuple[float, int, str]:
-    """Seconds, rows and a digest of them, with so many sources of each side that push from threads of their own."""
+    """Seconds, rows and a digest of them, with a number of sources of each side that push from threads of their own."""
     with sj.live(spec, "scalejoin", threads, left_schema=SCHEMAS[0], right_schema=SCHEMAS[1]) as join:
         opened = [
             (join.source(side, f"{side} {k}"), tables[number].take(np.arange(k, TUPLES, sources)))

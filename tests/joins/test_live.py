@@ -364,7 +364,7 @@ def test_late_rows_are_kept_apart() -> None:
 
 
 def test_unread_rows_are_not_dropped_silently() -> None:
-    with pytest.raises(sj.StateError, match="ended with 2 rows of the result that nobody read"), sj.live(SPEC) as join:
+    with pytest.raises(sj.StateError, match="ended with 2 rows of the result unread"), sj.live(SPEC) as join:
         join.source("left").push(keys(1))
         join.source("right").push(keys(1, 1))
     with sj.live(SPEC) as join:
@@ -396,7 +396,7 @@ def test_consumers_in_other_threads_read_on_after_the_block() -> None:
         thread.join()
     assert counts == [5, 5]
     with (
-        pytest.raises(sj.StateError, match="5 rows of the result that nobody read"),
+        pytest.raises(sj.StateError, match="5 rows of the result unread"),
         sj.live(SPEC, result_rows=1, **SCHEMAS) as join,
     ):
         consumer = join.consumer()

@@ -196,10 +196,10 @@ def test_what_may_come_at_the_caret(page: Page) -> None:
     assert written == ["px", "größe", '"end"', '"two words"', '"a""b"', '"1st"']
 
 
-def stretched(page: Page, text: str, *place: int) -> str:
+def span_of(page: Page, text: str, *place: int) -> str:
     script = """async ([text, [line, column, end_line, end_column]]) => {
-        const { stretches } = await import("/static/sql-language.js");
-        const [{ start, end }] = stretches(text, [{ line, column, end_line, end_column, message: "" }]);
+        const { spans } = await import("/static/sql-language.js");
+        const [{ start, end }] = spans(text, [{ line, column, end_line, end_column, message: "" }]);
         return text.slice(start, end);
     }"""
     found: str = page.evaluate(script, [text, list(place)])
@@ -217,6 +217,6 @@ PLACES = [
 ]
 
 
-def test_places_become_stretches(page: Page) -> None:
+def test_places_become_spans(page: Page) -> None:
     for text, place, wrong in PLACES:
-        assert stretched(page, text, *place) == wrong, (text, place)
+        assert span_of(page, text, *place) == wrong, (text, place)

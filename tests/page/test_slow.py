@@ -194,7 +194,7 @@ def test_charts_have_gaps_end_now_and_are_not_ruled_by_one_outlier(
     )
     page.goto(service.address)
     expect(page.locator(".chart")).to_be_visible()
-    # Two stretches: no line over the time in which nothing ran.
+    # Two parts: no line over the time in which nothing ran.
     assert paths(page, ".chart .inLine").count("M") == 2
     numbers = [float(part.split()[0]) for part in re.split("[ML]", paths(page, ".chart .inLine")) if part]
     box = page.locator(".chart").bounding_box()

@@ -56,8 +56,8 @@ class Grid:
         self.sent.placements.note_words(words)
 
     def batch(self, number: int, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
-        portions = {name: self.portion(name, number, table) for name, table in tables.items()}
-        arrived = self.core.arrive(number, portions)
+        batches = {name: self.read(name, number, table) for name, table in tables.items()}
+        arrived = self.core.arrive(number, batches)
         for bucket in arrived.buckets.values():
             write_table(self.bucket(bucket.stream, number), bucket.to_table())
         state = self.core.snapshot()
@@ -106,7 +106,7 @@ class Grid:
     def bucket(self, stream: str, batch: int) -> Path:
         return self.directory / "buckets" / f"{stream}-{batch}"
 
-    def portion(self, name: str, number: int, table: pa.Table) -> ReadParts:
+    def read(self, name: str, number: int, table: pa.Table) -> ReadParts:
         bounds = self.core.time_bounds(name, NEVER)
         directory = str(self.directory / "tuples" / f"{name}-{number}")
         # Files are grouped for a placement that there was before, or for none.

@@ -70,15 +70,15 @@ class Looped:
             request.done.result(20)
 
     def hand(
-        self, portions: Mapping[str, tuple[int, pa.Table]], malformed: Mapping[str, pa.Table] | None = None
+        self, batches: Mapping[str, tuple[int, pa.Table]], malformed: Mapping[str, pa.Table] | None = None
     ) -> None:
         """Hand in Spark batches by stream, in one boundary or more, and wait until their rows are out."""
         bad = malformed or {}
-        given = [SourceBatch(stream, number, table, bad.get(stream)) for stream, (number, table) in portions.items()]
-        for portion in given:
-            self.inbox.put(portion)
-        for portion in given:
-            portion.safe.result(20)
+        given = [SourceBatch(stream, number, table, bad.get(stream)) for stream, (number, table) in batches.items()]
+        for batch in given:
+            self.inbox.put(batch)
+        for batch in given:
+            batch.safe.result(20)
         self.settle()
 
     def newest(self, stream: str) -> int:

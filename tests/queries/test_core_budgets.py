@@ -43,7 +43,7 @@ def rows(n: int, keys: int = 1, at: int = 0) -> pa.Table:
 
 
 @pytest.fixture
-def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that joins of a few pairs are cut, looked at and stopped as those of millions are."""
     monkeypatch.setattr(shared_join, "_ROOM", 4)
     monkeypatch.setattr(shared_join, "_BLOCK", 8 * 24)
@@ -129,8 +129,8 @@ def test_others_gain_what_they_gain_without_the_queries_that_are_over(
             bounded.finish(arrived, {})
 
 
-@pytest.mark.usefixtures("small_portions")
-def test_a_join_in_portions_is_the_same_join() -> None:
+@pytest.mark.usefixtures("small_steps")
+def test_a_join_in_steps_is_the_same_join() -> None:
     core = Shared(STREAMS)
     core.apply([Create("two", PAIRS), Create("scan", SCAN), Create("three", TRIANGLE)])
     outputs = core.process(0, {"l": rows(12), "r": rows(12), "z": rows(12)})
@@ -138,7 +138,7 @@ def test_a_join_in_portions_is_the_same_join() -> None:
     assert all(found.num_rows == len(rows_of(found)) for found in outputs.values())
 
 
-@pytest.mark.usefixtures("small_portions")
+@pytest.mark.usefixtures("small_steps")
 def test_a_query_that_explodes_is_stopped_before_it_is_through() -> None:
     core = Shared(STREAMS)
     core.apply([Create("q", PAIRS, budget=Budget(candidates=50))])
@@ -148,7 +148,7 @@ def test_a_query_that_explodes_is_stopped_before_it_is_through() -> None:
 
 
 @SHARINGS
-@pytest.mark.usefixtures("small_portions")
+@pytest.mark.usefixtures("small_steps")
 def test_a_batch_can_be_interrupted_and_run_again(sharing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     core = open_core(STREAMS, Settings(sharing=sharing))
     core.apply([Create("q", PAIRS), Create("p", SCAN)])

@@ -223,7 +223,7 @@ def test_queries_by_many_attributes_move_to_one_placement_and_lose_no_tuple(tmp_
     streams = [Stream(name, schema, "t") for name in "lrs"]
     grid, whole = Grid(tmp_path, streams, 2, 1), Shared(streams)
     placements = []
-    for number, portions in enumerate(tables):
+    for number, batches in enumerate(tables):
         # A key, then others: the first query has seen tuples that no placement but its own has.
         changes: list[Any] = []
         if number % 2 == 0 and number < 8:
@@ -237,8 +237,8 @@ def test_queries_by_many_attributes_move_to_one_placement_and_lose_no_tuple(tmp_
             changes = [Drop(f"q{a}") for a in (1, 2, 3)]
         for core in (grid.core, whole):
             core.apply(changes)
-        wanted = {name: rows_of(table) for name, table in whole.process(number, portions).items() if table.num_rows}
-        assert grid.batch(number, portions) == wanted
+        wanted = {name: rows_of(table) for name, table in whole.process(number, batches).items() if table.num_rows}
+        assert grid.batch(number, batches) == wanted
         found = grid.sent.placements.current.values()
         placements.append([sorted(route.kind for (route,) in one.routes.values()) for one in found])
     assert placements[0] == [["key", "key"]]

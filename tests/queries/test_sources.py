@@ -211,9 +211,9 @@ def test_files_are_read_once_in_the_order_in_which_they_came(tmp_path: Path) -> 
 def test_parquet_files_are_cast_where_nothing_is_lost(tmp_path: Path) -> None:
     def rows_of(table: pa.Table) -> list[Any]:
         pq.write_table(table, tmp_path / "1.parquet")
-        portion = FileReader(FileSource(str(tmp_path), "parquet", FILES), None).read(None)
-        assert portion is not None
-        return list(portion.rows.to_pylist())
+        given = FileReader(FileSource(str(tmp_path), "parquet", FILES), None).read(None)
+        assert given is not None
+        return list(given.rows.to_pylist())
 
     at = dt.datetime(2026, 1, 1)
     told = [{"k": 1, "ts": at.replace(tzinfo=dt.UTC)}]

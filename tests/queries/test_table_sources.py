@@ -48,12 +48,12 @@ def read_all(lake: Lake, position: Any = None) -> tuple[list[int], Any]:
     found: list[int] = []
     while True:
         reader = source(lake).open(None)
-        portion = reader.read(position)
+        batch = reader.read(position)
         reader.close()
-        if portion is None:
+        if batch is None:
             return found, position
-        found += portion.rows["t"].to_pylist()
-        position = portion.position
+        found += batch.rows["t"].to_pylist()
+        position = batch.position
 
 
 def test_rows_at_first_and_rows_that_are_appended(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,13 +115,13 @@ def test_a_partitioned_delta_table(tmp_path: Path) -> None:
     found: list[Any] = []
     reader, position = source(lake).open(None), None
     write_again = [True]
-    while (portion := reader.read(position)) is not None or write_again:
-        if portion is None:
+    while (batch := reader.read(position)) is not None or write_again:
+        if batch is None:
             write_again.clear()
             write_deltalake(lake.path("t"), table, mode="append")
             continue
-        found += portion.rows.to_pylist()
-        position = portion.position
+        found += batch.rows.to_pylist()
+        position = batch.position
     assert sorted(found, key=str) == sorted(given * 2, key=str)
 
 

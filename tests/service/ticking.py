@@ -46,10 +46,10 @@ class TickingEngine(Engine):
         cancel = self.on_batch(hear)
         bad = malformed or {}
         number, self._ticks = self._ticks, self._ticks + 1
-        portions = [SourceBatch(name, number, rows, bad.get(name)) for name, rows in self._source(number).items()]
-        self._inbox.put(*portions)
-        for portion in portions:
-            portion.done.result(60)
+        batches = [SourceBatch(name, number, rows, bad.get(name)) for name, rows in self._source(number).items()]
+        self._inbox.put(*batches)
+        for batch in batches:
+            batch.done.result(60)
         assert heard.wait(60)
         cancel()
         return events[0]

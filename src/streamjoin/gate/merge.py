@@ -254,7 +254,7 @@ class EventTimeGate:
             self._bound = END
         elif self._known_sides.issuperset(self._sides):
             awaited = [source.passed(self._lateness) for source in self._sources.values() if source.awaited]
-            self._bound = max(self._bound, min(awaited) if awaited else self._bound_of_nobody())
+            self._bound = max(self._bound, min(awaited) if awaited else self._bound_without_sources())
         if not self._in_order:
             self._sources, self._in_order = dict(sorted(self._sources.items())), True
         left, right = (self._ready(side) for side in (LEFT, RIGHT))
@@ -269,7 +269,7 @@ class EventTimeGate:
             stamps[~is_right], stamps[is_right] = left[2], right[2]
         return Released((left[0], right[0]), (left[1], right[1]), is_right, stamps)
 
-    def _bound_of_nobody(self) -> Bound:
+    def _bound_without_sources(self) -> Bound:
         """The bound when the gate waits for no source: the end, or the furthest place if others may come."""
         if not self._open_ended:
             return END

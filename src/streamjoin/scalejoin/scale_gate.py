@@ -94,7 +94,7 @@ class ScaleGate:
         self._waiting = 0
         self._sources: dict[str, ScaleGateSource] = {}
         self._ended: dict[str, int] = {}
-        # By place. The gate has one always, since sources begin at a reader's: None if nobody uses it.
+        # By place. The gate has one always, since sources begin at a reader's: None if it is not in use.
         self._readers: dict[int, ScaleGateReader | None] = {0: None}
         self.is_closing = self._closed = False
         self._schema: pa.Schema | None = None

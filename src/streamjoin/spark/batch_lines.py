@@ -72,7 +72,7 @@ def lines(progress: Any) -> list[str]:
 
 
 def query_title(query: str | None, join: str, joins: int) -> str:
-    """What a line calls a join of a query with so many joins.
+    """What a line calls a join of a query with that number of joins.
 
     >>> query_title("prices", "join", 1), query_title("prices", "first", 2), query_title(None, "join", 1)
     ('prices', 'prices first', 'join')

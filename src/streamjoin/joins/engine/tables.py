@@ -257,7 +257,7 @@ def _pushed(spec: JoinSpec, tables: Tables, settings: OpenSettings) -> pa.Table:
     tables = plain_table(tables[0]), plain_table(tables[1])
     with Join(spec, settings) as running:
         parts = [running.push(*tables)]
-        # Before the end, which may drop what nobody read.
+        # Before the end, which may drop what was not read.
         untimed = [running.late()]
         parts.append(running.close())
         untimed.append(running.late())

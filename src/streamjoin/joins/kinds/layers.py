@@ -72,7 +72,7 @@ class Leaving:
         return Leaving(*columns)
 
 
-_NOBODY = Leaving(*(np.empty(0, np.int64) for _ in range(4)))
+_NONE_LEAVES = Leaving(*(np.empty(0, np.int64) for _ in range(4)))
 
 
 class _PreservedSide:
@@ -113,7 +113,7 @@ class _PreservedSide:
         part = chunk.chunk.right if self.side else chunk.chunk.left
         mask = self.keyless(chunk.tables[self.side], part.encoded.valid)
         if mask is None:
-            return _NOBODY
+            return _NONE_LEAVES
         at = np.flatnonzero(mask)
         positions = at + part.first_seq
         self.marks.values[positions - self.marks.base] = GONE
@@ -186,7 +186,7 @@ class OuterLayer:
             for side in self._sides:
                 side.mark(right if side.side else left)
         clocks = self._horizons(chunk)
-        leaving = _NOBODY
+        leaving = _NONE_LEAVES
         for side in self._sides:
             leaving = leaving.merge(side.without_key(chunk).merge(self._leave(side, chunk, clocks)))
         self._rank += chunk.n
@@ -264,7 +264,7 @@ class OuterLayer:
 
     def end(self, tail: Tail) -> KindRows:
         """The unmatched tuples that no later time reaches; with `last`, all."""
-        leaving = _NOBODY
+        leaving = _NONE_LEAVES
         ends = [side.marks.end if tail.last else self._passed(side, tail.tick) for side in self._sides]
         for side, end in zip(self._sides, ends, strict=True):
             if not tail.last and self._holds:

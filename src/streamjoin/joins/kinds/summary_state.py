@@ -77,7 +77,7 @@ class PrefixSums:
         numbers.prefix(previous, self._rows.values, begin, self.layout)
 
     def reserve(self, room: int, spare: PrefixSums | None) -> None:
-        """Have room for so many tuples once the first ones are known."""
+        """Have room for a number of tuples once the first ones are known."""
         self._room, self._spare = room, None if spare is None else spare._rows
 
     def of(self, ranges: Ranges, previous: Array) -> Array:
@@ -143,13 +143,13 @@ class Ladder:
         climb(words, present, previous, self._rungs.values, begin)
 
     def reserve(self, room: int, spare: Ladder | None) -> None:
-        """Have room for so many tuples."""
+        """Have room for a number of tuples."""
         self._rungs.reserve(room, None if spare is None else spare._rungs)
 
     def best(self, ranges: Ranges, n_keys: int, previous: Array, following: Array) -> Array:
         """The place of each window's best value; NONE where it has none."""
         if len(self._known) < n_keys:
-            # One that is known to nobody else: a failed call forgets what is known.
+            # One that nothing else knows: a failed call forgets what is known.
             known = np.full((2 * n_keys, KNOWN), NONE, np.int64)
             known[: len(self._known)] = self._known
             self._known = known
@@ -235,7 +235,7 @@ class RightSide:
             ladder.append(flat(table.column(name)), previous)
 
     def reserve(self, room: int, spare: RightSide | None) -> None:
-        """Have room for so many tuples, where possible that of a side that nothing refers to any more."""
+        """Have room for a number of tuples, where possible that of a side that nothing refers to any more."""
         for number, buffer in enumerate(self._by_tuple):
             buffer.reserve(room, None if spare is None else spare._by_tuple[number])
         for name, sums in self.sums.items():

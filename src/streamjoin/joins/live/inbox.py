@@ -57,7 +57,7 @@ class SourceInbox:
         self._row_bytes = [RowBytes(schema) for schema in schemas]
         self._lock = threading.Lock()
         # One thread waits, and all are notified: an interrupt inside `notify` leaves a place that has been woken, and
-        # the next `notify` would wake that one again and nobody else.
+        # the next `notify` would wake that one again and no other.
         self._filled = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
         self._calls: deque[Call] = deque()

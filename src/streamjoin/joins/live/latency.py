@@ -19,7 +19,7 @@ _FIRST: Final = 1023 << 4
 _BUCKETS: Final = 44 << 4
 # Of a batch with more rows, this many are sampled at even distances.
 _SAMPLES: Final = 1024
-# Small batches are counted together. After the first so many, one of `_EVERY` stands for all; not a power of two, since
+# Small batches are counted together. After the first ones, one of `_EVERY` stands for all; not a power of two, since
 # sources often take turns.
 _BATCHES: Final = 64
 _EVERY: Final = 7

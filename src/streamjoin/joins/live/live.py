@@ -345,7 +345,7 @@ class Live:
         if unread:
             rows = "1 row" if unread == 1 else f"{unread:,} rows"
             raise StateError(
-                f"the block ended with {rows} of the result that nobody read: "
+                f"the block ended with {rows} of the result unread: "
                 "call close() inside the block and read the join to its end, or stop() to drop the rest"
             )
 

@@ -93,7 +93,7 @@ def _whole_of(text: str) -> int | None:
 
 
 def _to_scale(value: Values, scale: int) -> Values:
-    """A decimal with so many digits after the point; halves are rounded away from zero."""
+    """A decimal with a number of digits after the point; halves are rounded away from zero."""
     if value.scale <= scale:
         return rescale(value, scale)
     power = 10 ** (value.scale - scale)

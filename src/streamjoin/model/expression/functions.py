@@ -132,7 +132,7 @@ def _half_away_step(data: Array, rest: Array, power: int) -> Mask:
 
 
 def _round(value: Values, digits: Values | None = None) -> Values:
-    """To whole numbers, or to so many digits after the point, before it if negative; halves away from zero."""
+    """To whole numbers, or to a number of digits after the point, before it if negative; halves away from zero."""
     whole = _rounding(_half_away, _half_away_step)
     if digits is None:
         return whole(value)

@@ -132,7 +132,7 @@ def epoch_ms(moment: Values) -> Values:
 
 
 def to_timestamp(seconds: Values) -> Values:
-    """The time so many seconds after 1970, to the microsecond; NULL outside of the years 1 to 9999."""
+    """The time a number of seconds after 1970, to the microsecond; NULL outside of the years 1 to 9999."""
     low, high = FIRST_DAY * DAY_SECONDS, (LAST_DAY + 1) * DAY_SECONDS
     number = seconds if seconds.kind is ValueKind.INTEGER else to_float(seconds)
     there: Mask = np.asarray((number.data >= low) & (number.data < high), np.bool_)

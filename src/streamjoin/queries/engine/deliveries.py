@@ -227,7 +227,7 @@ class Deliveries:
                     failures[name] = failure_of(error)
                     queue.waiting.pop(batch, None)
                     queue.entry.missed += rows.num_rows
-                    # By hand, for to count may be what failed: nobody waits for a queue without rows.
+                    # By hand, for to count may be what failed: no thread waits for a queue without rows.
                     queue.entry.undelivered = _sizes(queue.waiting.values())[0]
                     if not queue.waiting:
                         self._open.discard(queue)

@@ -255,7 +255,7 @@ class KeptBytes:
                 self._ended.append(rows)
 
     def remove(self, rows: NewestRows) -> None:
-        """Nobody reads the rows of one any more."""
+        """The rows of one are no longer read."""
         with self._lock:
             if rows in self._ended:
                 self._ended.remove(rows)
@@ -372,7 +372,7 @@ class NewestRows:
             self._kept.end(self)
 
     def forget(self) -> None:
-        """Nobody will read the rows."""
+        """The rows will not be read."""
         if self._kept is not None:
             self._kept.remove(self)
 

@@ -6,7 +6,7 @@ import { exampleButton } from "./examples.js";
 import { concernOf, previewOf } from "./preview.js";
 import { refreshSoon } from "./connection.js";
 import { showRows } from "./queries.js";
-import { highlighted, stretches } from "./sql-language.js";
+import { highlighted, spans } from "./sql-language.js";
 import { change, putQuery, state, watch } from "./store.js";
 import { Suggestions, replaceText } from "./suggestions.js";
 import { sentence } from "./format.js";
@@ -124,7 +124,7 @@ class Editor {
   judge({ preview, problem, away }) {
     const words = byId("verdict-words");
     this.hint.hidden = Boolean(preview || problem || away);
-    this.wrong = problem ? stretches(this.area.value, problem.places) : [];
+    this.wrong = problem ? spans(this.area.value, problem.places) : [];
     attribute(this.area, "aria-invalid", problem ? "true" : null);
     this.paint();
     this.concern = preview ? concernOf(preview, state.plan) : null;

@@ -3,7 +3,7 @@
 import { count, milliseconds, names, plural } from "./format.js";
 
 const MOST_NODES = 36;
-/** So many of a folded branch are shown by each click. */
+/** How many of a folded branch each click shows. */
 export const UNFOLDED_AT_ONCE = 24;
 export const KINDS = { source: "Source", selection: "Selection", join: "Join", sink: "Sink" };
 const MANY = { selection: ["selection", "selections"], join: ["join", "joins"], sink: ["query", "queries"] };

@@ -17,7 +17,7 @@ const ROOM = SIZE.width - 34;
 const FONTS = { label: '550 12.5px', detail: '500 10.5px' };
 const MOVE_MS = 420;
 const OLD_AFTER = 10;
-/** The paths of so many queries are taken out of folded branches. */
+/** Up to this number of queries have their paths taken out of folded branches. */
 const MOST_LIT = 8;
 const GLYPHS = {
   source: "M0 4h5m-2-3 3 3-3 3M9 0v8",

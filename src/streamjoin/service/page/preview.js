@@ -29,7 +29,7 @@ export function costBars(shared, apart, words, plan) {
   return h("div", { class: "costs" }, row(words[0], shared, "is-shared"), row(words[1], apart, ""));
 }
 
-/** From so many matches a batch on, a query that costs more than all others together is worth a question. */
+/** From this number of matches a batch on, a query that costs more than all others together is worth a question. */
 const EXPENSIVE = 100_000;
 
 /** Why one should think twice before creating a query; null if there is no reason. */

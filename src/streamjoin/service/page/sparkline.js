@@ -3,7 +3,7 @@
 import { s } from "./dom.js";
 
 const POINTS = 60;
-/** So many samples are enough: the first has no other to measure its time by. */
+/** Samples that are needed: the first has no other to measure its time by. */
 export const SPARK_SAMPLES = POINTS + 1;
 const [WIDTH, HEIGHT] = [104, 26];
 

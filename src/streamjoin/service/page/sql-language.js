@@ -39,7 +39,7 @@ export function sources(text, streams) {
   return found;
 }
 
-/** Spans of the text, with the stretches of `wrong` underlined. */
+/** Spans of the text, with those of `wrong` underlined. */
 export function highlighted(text, streams, wrong = []) {
   const known = new Set(streams.map(({ name }) => name));
   return tokenize(text).flatMap((token) => {
@@ -59,12 +59,12 @@ function pieces(token, wrong) {
   const sorted = [...cuts].sort((a, b) => a - b);
   return sorted.slice(1).map((end, index) => {
     const start = sorted[index];
-    return [token.text.slice(start - token.start, end - token.start), wrong.some((stretch) => stretch.start < end && stretch.end > start)];
+    return [token.text.slice(start - token.start, end - token.start), wrong.some((span) => span.start < end && span.end > start)];
   });
 }
 
 /** Where the service's places (lines and columns from 1, in characters) are in the text; at least one character each. */
-export function stretches(text, places) {
+export function spans(text, places) {
   const lines = text.split("\n");
   const starts = lines.map((_, index) => lines.slice(0, index).reduce((sum, line) => sum + line.length + 1, 0));
   const offset = (line, column) => {

@@ -83,7 +83,7 @@ export function removeQuery(name) {
 const total = (counts) => Object.values(counts ?? {}).reduce((sum, rows) => sum + rows, 0);
 const rowsOf = (sample, field, name) => (name === undefined ? total(sample[field]) : (sample[field]?.[name] ?? 0));
 
-/** What is drawn is over so many seconds at least: streams have batches of their own, now two and now four in a second. */
+/** Seconds over which rates are drawn, at least: streams have batches of their own, now two and now four in a second. */
 export const DRAWN_SECONDS = 3;
 
 /** Rows a second by sample, of one name or of all: over the last `seconds` at least, since batches may come in bursts. */

@@ -47,8 +47,8 @@ function stagesOf({ seconds, stages = {} }) {
   return [...named, Math.max(0, seconds * 1000 - named.reduce((sum, ms) => sum + ms, 0))];
 }
 
-/** The stretches in which batches followed each other. */
-export function stretches(times) {
+/** The times in which batches followed each other. */
+export function unbroken(times) {
   const distances = times.slice(1).map((at, index) => at - times[index]).sort((a, b) => a - b);
   const longest = Math.max(GAP_SECONDS, GAP_TIMES * (distances[Math.floor(distances.length / 2)] ?? 0));
   const parts = [];
@@ -92,13 +92,13 @@ function draw() {
   const { svg, inFill, inLine, outLine, delayLine } = chart.parts;
   attribute(svg, "viewBox", `0 0 ${width} ${HEIGHT}`);
   attribute(svg, "width", width);
-  const parts = stretches(points.map(({ sample }) => sample.at));
+  const parts = unbroken(points.map(({ sample }) => sample.at));
   const line = (of, y) => parts.map((part) => path(part.map((index) => [points[index].sample.at, of(points[index])]), x, y)).join("");
   const filled = (of, base, y) => parts.map((part) => area(part.map((index) => points[index]), of, base, x, y)).join("");
   attribute(inFill, "d", filled((each) => each.rowsIn, () => 0, flow.y));
   attribute(inLine, "d", line((each) => each.rowsIn, flow.y));
   attribute(outLine, "d", line((each) => each.rowsOut, flow.y));
-  const delayed = stretches(delays.map(({ at }) => at));
+  const delayed = unbroken(delays.map(({ at }) => at));
   attribute(delayLine, "d", delayed.map((part) => path(part.map((index) => [delays[index].at, delays[index].ms]), x, delay.y)).join(""));
   const below = (each, stage) => each.stages.slice(0, stage).reduce((sum, ms) => sum + ms, 0);
   [...chart.parts.stacks.children].forEach((element, stage) => attribute(element, "d", filled((each) => below(each, stage + 1), (each) => below(each, stage), time.y)));

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from streamjoin.queries.core.changes import LiveQuery
 
 _MERGED_AT: Final = 4
-"""A run is merged with those before it that have no more than so many times its groups."""
+"""A run is merged with those before it that have no more groups than it has, times this."""
 
 
 # When windows are complete ----------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class GroupMember:
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """At which times windows begin and end: every so many ticks, from a tick on."""
+        """At which times windows begin and end: at regular ticks, from one on."""
         slide = self.window.slide
         return tuple(dict.fromkeys([(slide, 0), (slide, self.window.size % slide)]))
 

@@ -1,6 +1,6 @@
 """Partial groups: rows of a join summarised by pane of time and keys, in runs that merge in any order to the same bits.
 
-A *pane* is a stretch of time that no window of a query begins or ends in, so that a window is a sum of whole panes. A
+A *pane* is an interval of time that no window of a query begins or ends in, so that a window is a sum of whole panes. A
 *run* holds for every pane and key the number of rows and a *part* for each summary that some query asks for. Rows
 become a run, runs merge into one, and the panes of a window merge into its groups, all by the same regrouping. The
 invariants: a run never changes; sums are exact and the rest picks values by order, so what a run says depends on the
@@ -40,7 +40,7 @@ _CHOICES: Final[Mapping[str, SlotKind]] = {
     "AVG": "sum",
 }
 _DENSE: Final = 8
-"""Numbers are marked rather than sorted if there are no more than so many times the rows."""
+"""Numbers are marked rather than sorted if there are no more of them than rows, times this."""
 
 
 @dataclass(frozen=True)
