@@ -54,7 +54,7 @@ test: ## ruff, mypy --strict and the whole test suite
 	@$(PYTEST) --slowest $(ARGS)
 
 quick: $(STAMP) ## the library's tests that need no Spark, browser or broker, in about three minutes
-	@STREAMJOIN_QUICK=1 $(PYTEST) --ignore tests/benchmarks -m "not (spark or broker or browser or slow)" $(ARGS)
+	@$(PYTEST) --ignore tests/benchmarks -m "not (spark or broker or browser or slow)" $(ARGS)
 
 house: ## the shape of the package in figures; ARGS=--names shows what is behind each
 	@$(PYTHON) -m tests.house $(ARGS)

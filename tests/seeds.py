@@ -10,7 +10,6 @@ import pytest
 
 FRESH = int(os.environ.get("STREAMJOIN_FUZZ_SEED", "0"))
 """Added to a test's own seeds."""
-QUICK = "STREAMJOIN_QUICK" in os.environ
 THOROUGH = "STREAMJOIN_THOROUGH" in os.environ or FRESH != 0
 """Whether tests marked `thorough` run: `make thorough`, `make torture` and `make fuzz` ask for them."""
 
@@ -18,10 +17,9 @@ THOROUGH = "STREAMJOIN_THOROUGH" in os.environ or FRESH != 0
 def examples(most: int) -> int:
     """How many examples Hypothesis draws for a comparison with a reference.
 
-    All in `make fuzz` and `make thorough`, which have time for rare cases; a fourth in the suite; a sixth in
-    `make quick`.
+    All in `make fuzz` and `make thorough`, which have time for rare cases; a sixth in the suite.
     """
-    return most if THOROUGH else max(1, most // (6 if QUICK else 4))
+    return most if THOROUGH else max(1, most // 6)
 
 
 def thorough_but(values: Iterable[Any], *kept: Any) -> list[Any]:

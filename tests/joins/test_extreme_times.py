@@ -19,7 +19,7 @@ from streamjoin.testing.conformance import algorithms_for, run_arrival, run_even
 from tests.joins.live_runs import check_punctuations, ending, opened, pairs_of, push_arrival, push_event_time, read_all
 from tests.oracles.expected import expected
 from tests.oracles.kind_cases import as_of_cases, extreme_cases, interval_cases, kind_cases
-from tests.seeds import THOROUGH, examples
+from tests.seeds import examples
 
 RELAXED = settings(
     deadline=None,
@@ -90,12 +90,11 @@ def test_arrival_order_live(case: JoinCase, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(CHECKED, reason="this is the checked build")
 def test_the_checked_build_finds_no_overflow_and_no_place_outside_an_array() -> None:
-    """Live joins run the same kernels: they are left to `make thorough`."""
-    which = [] if THOROUGH else ["-k", "not live"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n0", *which, __file__],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n0", __file__],
         capture_output=True, text=True, timeout=580, env={**os.environ, "STREAMJOIN_CHECKED": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]

@@ -66,8 +66,15 @@ def test_the_output_does_not_depend_on_threads_or_repeats() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "runs"),
-    [({"STREAMJOIN_FORCED_YIELDS": "3"}, "120"), ({"NUMBA_DISABLE_JIT": "1"}, "12")],
-    ids=["yields forced at every shared access", "without the JIT"],
+    [
+        pytest.param(
+            {"STREAMJOIN_FORCED_YIELDS": "3"},
+            "120",
+            id="yields forced at every shared access",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param({"NUMBA_DISABLE_JIT": "1"}, "12", id="without the JIT"),
+    ],
 )
 def test_it_holds_in_a_test_build_and_as_plain_python(environment: dict[str, str], runs: str) -> None:
     done = subprocess.run(

@@ -28,10 +28,10 @@ for name in sys.argv[1:]:
         rows = [join.push(left.slice(i, 35), right.slice(i, 35)).to_pylist() for i in (0, 35)]
     print([sorted(map(repr, each)) for each in rows])
 """
-# Sorted runs, threads with atomics, an index: the others are built of the same parts, and take longer to compile.
-ALGORITHMS = ["sweep", "scalejoin", "indexed:pim_tree"]
+# Sorted runs, and threads with atomics: the others are built of the same parts, and take longer to compile.
+ALGORITHMS = ["sweep", "scalejoin"]
 if THOROUGH:
-    ALGORITHMS += ["nested_loop", "handshake"]
+    ALGORITHMS += ["indexed:pim_tree", "nested_loop", "handshake"]
 
 UNTESTED = """
 import numba

@@ -89,7 +89,9 @@ def kill_after(service: Process, files: Path, pattern: str) -> None:
     service.ended()
 
 
+# The suite kills a service in `test_serve.py`, and an engine in `tests/spark/test_adhoc_killed.py`.
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_every_row_is_written_once_whenever_it_is_killed(tmp_path: Path) -> None:
     (tmp_path / "streamjoin.toml").write_text(FILE)
     for name in ("trades", "quotes"):

