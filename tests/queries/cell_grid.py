@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from streamjoin.adhoc import Settings, Stream
+from streamjoin.model.errors import InputError
 from streamjoin.queries.engine.journal import write_table
 from streamjoin.queries.executors.distributed.cell import Cell, CellAssignment, CellResult, run_cell
 from streamjoin.queries.executors.distributed.driver_core import DriverCore
-from streamjoin.queries.executors.distributed.outputs import CellsWaiting, OutputTarget, read_spool
+from streamjoin.queries.executors.distributed.outputs import CellsWaiting, OutputTarget, read_groups, read_spool
 from streamjoin.queries.executors.distributed.parts import PartWriter, ReadParts, filed_buckets
 from streamjoin.queries.executors.distributed.sampling import add_key_counts
 from streamjoin.queries.executors.distributed.sending import SentState
@@ -38,6 +39,10 @@ class Grid:
         self.results: list[CellResult] = []
         self.assignments: list[CellAssignment] = []
         self.repeats = [1, 1, 1, 2]
+        self.may_fail = False
+        self.failures: dict[str, InputError] = {}
+        self.grouped: dict[str, pa.Table] = {}
+        """The rows of the last batch of queries with GROUP BY."""
 
     def resize(self) -> None:
         self.cells = self.random.randint(1, 6)
@@ -61,9 +66,9 @@ class Grid:
         for bucket in arrived.buckets.values():
             write_table(self.bucket(bucket.stream, number), bucket.to_table())
         state = self.core.snapshot()
-        branches = state.registry.branches
-        targets = dict.fromkeys(branches, OutputTarget(None))
-        self.sent.note(self.core.streams, branches, state.optimizer.plan.choices, targets)
+        branches, members = self.core.asked_of(self.core.queries)
+        targets = {name: OutputTarget(0 if name in members else None) for name in branches}
+        self.sent.note(self.core.streams, branches, state.optimizer.plan.choices, targets, members=members)
         assignment = CellAssignment(
             self.sent.run,
             number,
@@ -82,6 +87,7 @@ class Grid:
         self.assignments.append(assignment)
         schemas = {name: entry.query.schema for name, entry in state.registry.queries.items()}
         rows: dict[str, Rows] = {name: Rows() for name in schemas}
+        failures: dict[str, InputError] = {}
         self.results = []
         for cell in range(self.cells):
             # Any worker may get any cell, and a task may be run twice.
@@ -89,18 +95,22 @@ class Grid:
             for _ in range(self.random.choice(self.repeats)):
                 result = run_cell(assignment, lambda: self.sent.whole, cell, worker)
             self.results.append(result)
-            assert not result.failures
+            failures |= result.failures
             if result.rows.spool is not None:
                 for name, table in read_spool(result.rows.spool, schemas).items():
                     rows[name] += rows_of(table)
         waiting = tuple(result.rows.waiting for result in self.results if result.rows.waiting is not None)
         self.core.take_cells_waiting(CellsWaiting(number, waiting))
+        grouped = self.core.group(arrived, read_groups([result.rows for result in self.results]), failures)
+        rows |= {name: rows_of(table) for name, table in grouped.items()}
+        self.grouped, self.failures = grouped, failures
+        assert self.may_fail or not failures
         if self.core.measures:
             samples = {name: sample for result in self.results for name, sample in result.samples.items()}
             counts = add_key_counts((result.distinct for result in self.results), self.sent.placements.current)
             self.core.take_samples(samples, counts)
             self.sent.placements.note_words({name: sample.words for name, sample in samples.items()})
-        self.core.finish(arrived, {})
+        self.core.finish(arrived, failures)
         return {name: found for name, found in rows.items() if found}
 
     def bucket(self, stream: str, batch: int) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from streamjoin.queries.engine.journal import MemoryJournal
 from streamjoin.queries.engine.loop import Attempt
 from tests.oracles import groups_oracle as oracle
 from tests.oracles.groups_oracle import Life, Meaning
+from tests.queries.cell_grid import Grid
 from tests.seeds import examples
 
 SCHEMA = pa.schema({"k": pa.string(), "f": pa.float64(), "i": pa.int64(), "t": pa.int64()})
@@ -180,8 +182,8 @@ def stored(core: Any, case: GroupCase, chosen: Settings) -> Any:
     return other
 
 
-def check(case: GroupCase, chosen: Settings, *, stores: bool = False) -> None:
-    core: Any = open_core(STREAMS, chosen)
+def check(case: GroupCase, chosen: Settings, *, stores: bool = False, grid: Grid | None = None) -> None:
+    core: Any = open_core(STREAMS, chosen) if grid is None else grid.core
     wanted = {query.name: case.wanted(query) for query in case.queries}
     last = len(case.batches)
     for batch in range(last):
@@ -193,8 +195,13 @@ def check(case: GroupCase, chosen: Settings, *, stores: bool = False) -> None:
                     core.apply([Resume(query.name) if number else Create(query.name, query.text)])
         if stores:
             core = stored(core, case, chosen)
-        found = core.process(batch, case.tables(batch))
-        assert not core.report.failures
+        if grid is None:
+            found = core.process(batch, case.tables(batch))
+            assert not core.report.failures
+        else:
+            grid.resize()
+            grid.batch(batch, case.tables(batch))
+            found = grid.grouped
         for query in case.queries:
             rows = [] if query.name not in found else plain(found[query.name])
             hidden = [{k: v for k, v in row.items() if k != "#n"} for row in wanted[query.name][batch]]
@@ -211,6 +218,16 @@ def test_rows_are_those_of_the_oracle_batch_by_batch_and_in_order(case: GroupCas
 @settings(max_examples=examples(25), deadline=None)
 def test_rows_are_the_same_when_the_state_is_stored_before_every_batch(case: GroupCase, sharing: Any) -> None:
     check(case, Settings(lateness=case.lateness, future=None, sharing=sharing), stores=True)
+
+
+@given(group_cases())
+@settings(max_examples=examples(15), deadline=None)
+def test_cells_make_groups_of_their_rows_and_the_driver_puts_them_together(
+    tmp_path_factory: pytest.TempPathFactory, case: GroupCase
+) -> None:
+    options = {"lateness": case.lateness, "future": None, "replan_every": 2}
+    grid = Grid(tmp_path_factory.mktemp("grid"), STREAMS, 2, 2, **options)
+    check(case, Settings(), grid=grid)
 
 
 # By hand --------------------------------------------------------------------------------------------------------------
@@ -268,6 +285,20 @@ def test_an_expression_that_fails_pauses_its_query_and_not_those_that_share_the_
     core.process(0, {"a": rows})
     assert list(core.report.failures) == ["bad"] and isinstance(core.report.failures["bad"], InputError)
     assert core.process(1, {"a": tuples((20, "p"))})["good"].to_pylist() == [{"window_end": 10, "k": "p", "n": 1}]
+
+
+def test_a_query_that_fails_in_a_cell_or_has_too_many_groups_fails_alone(tmp_path: Path) -> None:
+    grid = Grid(tmp_path, STREAMS, 2, 1, lateness=0, future=None)
+    grid.may_fail = True
+    bad = "SELECT sum(x.i * x.i) AS s, window_end FROM a x GROUP BY x.k, TUMBLE(x.t, 10)"
+    wide = "SELECT x.f, count(*) AS n FROM a x GROUP BY x.f, TUMBLE(x.t, 10)"
+    grid.core.apply([Create("bad", bad), Create("good", COUNT), Create("wide", wide, budget=Budget(rows=3))])
+    rows = [{"t": 1, "k": "p", "i": 2**62 - row, "f": float(row)} for row in range(4)]
+    grid.batch(0, {"a": pa.Table.from_pylist(rows, SCHEMA)})
+    assert grid.failures.keys() == {"bad", "wide"} and isinstance(grid.failures["wide"], BudgetExceededError)
+    grid.batch(1, {"a": tuples((20, "p"))})
+    assert grid.grouped["good"].to_pylist() == [{"window_end": 10, "k": "p", "n": 4}]
+    assert not grid.failures and grid.core.queries["bad"].paused and grid.core.queries["wide"].paused
 
 
 def test_the_first_window_begins_after_all_that_came_before_the_create_and_the_reach_of_the_join() -> None:

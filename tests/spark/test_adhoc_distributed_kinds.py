@@ -1,4 +1,4 @@
-"""Outer, semi, anti and as-of queries on Spark's executors: the rows of one core, through crashes and silence."""
+"""Queries of all kinds but plain joins on Spark's executors: the rows of one core, through crashes and silence."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ QUERIES = {
     "all": "SELECT x.p AS a, y.p AS b FROM l x FULL JOIN r y WITHIN 1 SECONDS ON ABS(x.p - y.p) <= 1",
     "chain": "SELECT x.p AS a, y.p AS b, z.p AS c FROM l x JOIN r y WITHIN 2 SECONDS ON x.k = y.k "
     "LEFT JOIN l z WITHIN 2 SECONDS ON z.k = y.k AND z.p < y.p",
+    "groups": "SELECT window_end AS a, x.k AS b, count(*) AS n, sum(x.p) AS s FROM l x JOIN r y WITHIN 3 SECONDS "
+    "ON x.k = y.k GROUP BY x.k, TUMBLE(x.ts, INTERVAL '4' SECOND)",
+    "tops": "SELECT window_end AS a, x.k AS b, avg(y.p) AS n FROM l x JOIN r y WITHIN 3 SECONDS ON x.k = y.k GROUP BY "
+    "x.k, HOP(x.ts, INTERVAL '1' SECOND, INTERVAL '3' SECOND) QUALIFY row_number() OVER (PARTITION BY window_end "
+    "ORDER BY n) <= 2",
+    "hops": "SELECT window_start AS a, count(*) AS b, arg_max(p, ts) AS c FROM l GROUP BY HOP(ts, INTERVAL '2' SECOND, "
+    "INTERVAL '5' SECOND)",
+    "union": "SELECT p AS a, k AS b FROM r WHERE k > 3 UNION ALL SELECT x.p, y.p FROM l x LEFT JOIN r y WITHIN "
+    "5 SECONDS ON x.k = y.k UNION ALL SELECT p, p FROM l",
 }
 STEPS = 4
 
@@ -101,9 +110,11 @@ def test_silence_lets_unmatched_tuples_out_without_another_tuple(spark: Any, tmp
     """Both streams are silent from then on: the clock of the right one follows that of the left one."""
     with engine_on(spark, tmp_path, idle="2 seconds", newest_rows=100) as engine:
         engine.create(QUERIES["anti"], name="anti")
-        FileStream(tmp_path / "r").rows((9, 0, 0.0))
-        FileStream(tmp_path / "l").rows((1, 1, 0.0), (2, 2, 60.0))
-        assert next(engine.iterate("anti", timeout=120)).to_pylist() == [{"a": 1}]
+        engine.create(QUERIES["groups"], name="groups")
+        FileStream(tmp_path / "r").rows((9, 0, 0.0), (1, 4, 0.5))
+        FileStream(tmp_path / "l").rows((3, 3, 0.0), (1, 1, 0.0), (2, 2, 60.0))
+        assert next(engine.iterate("anti", timeout=120)).to_pylist() == [{"a": 3}]
+        assert [row["s"] for row in next(engine.iterate("groups", timeout=120)).to_pylist()] == [1]
 
 
 def test_a_query_that_fails_in_one_cell_loses_what_waits_in_all(spark: Any, tmp_path: Path) -> None:

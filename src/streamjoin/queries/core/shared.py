@@ -34,7 +34,15 @@ from streamjoin.queries.core.budgets import EngineBudget, Usage, exceeded_togeth
 from streamjoin.queries.core.changes import Change, LiveQuery, QueryRegistry
 from streamjoin.queries.core.execution import Execution
 from streamjoin.queries.core.explain import Explanation, QueryCost, StepPosition, explain
-from streamjoin.queries.core.groups.feeds import FeedStep, GroupState, WaitingState, stores_of
+from streamjoin.queries.core.groups.feeds import (
+    FeedRows,
+    FeedStep,
+    GroupFeed,
+    GroupState,
+    NewGroups,
+    WaitingState,
+    stores_of,
+)
 from streamjoin.queries.core.kinds import BatchProgress, JoinKinds, KindState
 from streamjoin.queries.core.probe_plan import PathKey
 from streamjoin.queries.core.retention import Shape, count_expired
@@ -523,7 +531,12 @@ class Shared:
         """The rows of groups and of other than inner joins, instead of what they are made of."""
         state, begin = self._state, perf_counter()
         waiting = dict(state.kinds)
-        self._grouped(arrived, waiting, rows, failed)
+
+        def new_groups(feed: GroupFeed) -> FeedRows:
+            members = {name: entry.member for name, entry in feed.members.items()}
+            return FeedRows(feed.live.query, members, read(rows.pop(feed.name)))
+
+        rows.update(self._grouped(arrived, waiting, failed, new_groups))
         now = BatchProgress(self._execution.streams, arrived.buckets, arrived.progress or arrived.clocks.progress)
         for name, kinds in self._kinds.items():
             entry, query = state.registry.branches[name], query_name(name)
@@ -565,26 +578,35 @@ class Shared:
             found |= dict.fromkeys((name,) if running is None else running.names, error)
         return found
 
+    def group(
+        self, arrived: Arrived, new_groups: Callable[[GroupFeed], NewGroups], failed: dict[str, InputError]
+    ) -> dict[str, pa.Table]:
+        """The rows of groups whose feeds were computed elsewhere; what is open after the batch waits for `finish`."""
+        waiting = dict(self._state.kinds)
+        rows = self._grouped(arrived, waiting, failed, new_groups)
+        self._waiting = arrived.batch, {n: held for n, held in waiting.items() if query_name(n) not in failed}
+        return rows
+
     def _grouped(
         self,
         arrived: Arrived,
         waiting: dict[str, WaitingState],
-        rows: dict[str, ListedRows],
         failed: dict[str, InputError],
-    ) -> None:
-        """The rows of groups instead of what they are made of, and what is open after the batch."""
-        registry = self._state.registry
+        new_groups: Callable[[GroupFeed], NewGroups],
+    ) -> dict[str, pa.Table]:
+        """The rows of groups, and what is open after the batch."""
+        registry, rows = self._state.registry, dict[str, pa.Table]()
         for name, entry in registry.queries.items():
             if entry.query.grouping is not None and (entry.paused or name in failed):
                 waiting.pop(name, None)
         for feed in registry.only([name for name in registry.queries if name not in failed]).feeds.values():
-            found = read(rows.pop(feed.name))
+            new = new_groups(feed)
             empty = {name: entry.query.schema.empty_table() for name, entry in feed.members.items()}
             rows.update(empty)
             if not arrived.logged:
                 continue
             before = {name: state for name in feed.members if isinstance(state := waiting.get(name), GroupState)}
-            step = FeedStep(feed, found, arrived.progress or arrived.clocks.progress, arrived.batch)
+            step = FeedStep(feed, new, arrived.progress or arrived.clocks.progress, arrived.batch)
             for name, result in step.run(before).items():
                 rows[name] = result.rows
                 if result.state is not None:
@@ -593,6 +615,7 @@ class Shared:
                 waiting.pop(name, None)
                 if result.failure is not None:
                     failed[name] = failure_of(result.failure)
+        return rows
 
     def _kind_rows(
         self, name: str, kinds: JoinKinds, before: KindState | None, found: Sequence[pa.Table], now: BatchProgress

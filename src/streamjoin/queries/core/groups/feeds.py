@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,7 @@ from streamjoin.queries.core.groups.runs import (
 )
 from streamjoin.queries.core.kinds import STATE_SCHEMA, KindState, unpacked_states
 from streamjoin.queries.core.retention import StreamProgress
-from streamjoin.queries.language.grouping import END, KEY, START, VALUE, WINDOW, Grouping, GroupWindow
+from streamjoin.queries.language.grouping import END, KEY, START, VALUE, WINDOW, GroupWindow
 from streamjoin.queries.language.plan import Query
 from streamjoin.windows.clock import FOREVER, NEVER, to_ticks
 
@@ -430,33 +430,42 @@ class MemberResult:
     failure: Exception | None = None
 
 
-class FeedStep:
-    """One batch of one feed: its rows into the groups, and the groups that are complete out of them."""
+class NewGroups(Protocol):
+    """The rows of a feed in one batch, as groups."""
 
-    def __init__(self, feed: GroupFeed, rows: pa.Table, progress: StreamProgress, batch: int) -> None:
-        self._feed, self._rows, self._batch = feed, rows.combine_chunks(), batch
-        self._members = {name: entry.member for name, entry in feed.members.items()}
-        query = feed.live.query
-        one = next(iter(feed.members.values())).query
-        self._bound = min(bounds_by_stream(one, progress).values())
+    @property
+    def failures(self) -> Mapping[str, Exception]:
+        """The members that ask for what can't be computed of these rows."""
+
+    def shared_by(self, name: str) -> object:
+        """Members for which this is equal have the same groups."""
+
+    def lifted(self, members: Mapping[str, GroupMember], low: int) -> GroupRun | None:
+        """The rows from `low` on as groups of these members, for which `shared_by` is equal; None without any."""
+
+
+class FeedRows:
+    """The rows of a feed, found here; `query` gives them, and `members` group them."""
+
+    def __init__(self, query: Query, members: Mapping[str, GroupMember], rows: pa.Table) -> None:
+        self._rows = rows.combine_chunks()
+        one = next(iter(members.values()))
         names = {output.expression: output.name for output in query.outputs}
         self._columns = {
             column: _chunk(self._rows.column(name)) for column, name in names.items() if isinstance(column, Column)
         }
-        self._query, self._grouping = one, _grouping(one)
+        self._query, self._grouping = one.query, one.grouping
         self._computed: dict[Expression, pa.Array] = {}
-
-    def run(self, states: Mapping[str, GroupState]) -> dict[str, MemberResult]:
-        """What each member has after the batch, where `states` is what those that are not new had before."""
-        results: dict[str, MemberResult] = {}
-        working = dict(self._members)
+        self.failures: dict[str, Exception] = {}
+        """The members that ask for what can't be computed of these rows."""
         try:
             self._keys()
         except MemoryError:
             raise
         except Exception as error:
-            return {name: self._failed(name, error) for name in working}
-        for name, member in self._members.items():
+            self.failures = dict.fromkeys(members, error)
+            return
+        for name, member in members.items():
             try:
                 for slot in member.slots.values():
                     for argument in slot.arguments:
@@ -464,23 +473,10 @@ class FeedStep:
             except MemoryError:
                 raise
             except Exception as error:
-                results[name] = self._failed(name, error)
-                del working[name]
-        known = [states[name].store for name in working if name in states]
-        shared = known[0] if known else GroupStore("")
-        # Queries may have stores apart, where they were computed one by one: each goes on with its own.
-        by_store: dict[int, dict[str, GroupState]] = {}
-        for name in working:
-            state = states.get(name) or GroupState(shared)
-            by_store.setdefault(id(state.store), {})[name] = state
-        for own in by_store.values():
-            results |= self._advance({name: working[name] for name in own}, own)
-        return results
+                self.failures[name] = error
 
-    def _failed(self, name: str, error: Exception) -> MemberResult:
-        return MemberResult(None, self._members[name].query.schema.empty_table(), error)
-
-    # Rows in ------------------------------------------------------------------------------------------------------
+    def shared_by(self, name: str) -> object:
+        """Nothing that tells members apart."""
 
     def _argument(self, expression: Expression) -> pa.Array:
         if expression not in self._computed:
@@ -507,8 +503,10 @@ class FeedStep:
                 latest = np.maximum(latest, to_ticks(column, source.stream.tick_ns or 1)[0])
         return latest
 
-    def _lifted(self, members: Mapping[str, GroupMember], low: int) -> GroupRun | None:
+    def lifted(self, members: Mapping[str, GroupMember], low: int) -> GroupRun | None:
         """The rows from `low` on as a run."""
+        if not self._rows.num_rows:
+            return None
         longest = max(member.window.size for member in members.values())
         # At the very ends of time a window would have no start, or no end.
         first, last = max(low, NEVER + 2 * longest), FOREVER - 2 * longest
@@ -527,6 +525,35 @@ class FeedStep:
         keys = [chosen(key) for key in self._keys()]
         return run_of_rows(marks, places_of, keys, lambda one: chosen(self._argument(one)), list(slots.values()))
 
+
+class FeedStep:
+    """One batch of one feed: its new groups into those that are open, and the ones that are complete out of them."""
+
+    def __init__(self, feed: GroupFeed, new: NewGroups, progress: StreamProgress, batch: int) -> None:
+        self._feed, self._new, self._batch = feed, new, batch
+        self._members = {name: entry.member for name, entry in feed.members.items()}
+        one = next(iter(feed.members.values())).query
+        self._bound = min(bounds_by_stream(one, progress).values())
+
+    def run(self, states: Mapping[str, GroupState]) -> dict[str, MemberResult]:
+        """What each member has after the batch, where `states` is what those that are not new had before."""
+        failures = self._new.failures
+        results = {name: self._failed(name, failures[name]) for name in self._members if name in failures}
+        working = {name: member for name, member in self._members.items() if name not in failures}
+        known = [states[name].store for name in working if name in states]
+        shared = known[0] if known else GroupStore("")
+        # Queries may have stores apart, where they were computed one by one: each goes on with its own.
+        by_store: dict[tuple[int, object], dict[str, GroupState]] = {}
+        for name in working:
+            state = states.get(name) or GroupState(shared)
+            by_store.setdefault((id(state.store), self._new.shared_by(name)), {})[name] = state
+        for own in by_store.values():
+            results |= self._advance({name: working[name] for name in own}, own)
+        return results
+
+    def _failed(self, name: str, error: Exception) -> MemberResult:
+        return MemberResult(None, self._members[name].query.schema.empty_table(), error)
+
     # Groups out ---------------------------------------------------------------------------------------------------
 
     def _advance(self, members: Mapping[str, GroupMember], states: Mapping[str, GroupState]) -> dict[str, MemberResult]:
@@ -535,7 +562,7 @@ class FeedStep:
         store = GroupStore(f"{serial}-{self._batch}", states[next(iter(members))].store.runs)
         low = min(member.low(states[name].closed) for name, member in members.items())
         try:
-            lifted = self._lifted(members, low) if self._rows.num_rows else None
+            lifted = self._new.lifted(members, low)
             if lifted is not None:
                 store = store.joined_by(lifted)
         except MemoryError:
@@ -573,6 +600,57 @@ class FeedStep:
         }
 
 
+@dataclass(frozen=True)
+class PartialGroups:
+    """The groups that a cell made of the rows of a feed there, for some of its members."""
+
+    members: tuple[str, ...]
+    run: GroupRun
+
+
+def partial_groups(
+    query: Query, members: Mapping[str, GroupMember], rows: pa.Table
+) -> tuple[list[PartialGroups], Mapping[str, Exception]]:
+    """The rows of a feed as groups that others put together, and the members that ask for what can't be computed."""
+    found = FeedRows(query, members, rows)
+    failures, working = dict(found.failures), {n: one for n, one in members.items() if n not in found.failures}
+    groups: list[PartialGroups] = []
+    pending = [working] if working else []
+    while pending:
+        own = pending.pop()
+        try:
+            run = found.lifted(own, min(member.since for member in own.values()))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if len(own) == 1:
+                failures |= dict.fromkeys(own, error)
+            else:
+                # What only some of them ask for may be to blame.
+                pending += [{name: member} for name, member in own.items()]
+            continue
+        groups += [] if run is None else [PartialGroups(tuple(own), run)]
+    return groups, failures
+
+
+class JoinedGroups:
+    """The groups of a feed that cells made."""
+
+    def __init__(self, parts: Sequence[PartialGroups]) -> None:
+        self._parts = parts
+        self.failures: dict[str, Exception] = {}
+        """None: cells have told of theirs."""
+
+    def shared_by(self, name: str) -> tuple[int, ...]:
+        """Which of the cells' groups are a member's."""
+        return tuple(number for number, part in enumerate(self._parts) if name in part.members)
+
+    def lifted(self, members: Mapping[str, GroupMember], low: int) -> GroupRun | None:  # noqa: ARG002 - lifted there
+        """The groups of all cells together."""
+        runs = [self._parts[number].run for number in self.shared_by(next(iter(members)))]
+        return merged(runs) if runs else None
+
+
 def pane_starts(times: Array, edges: Iterable[tuple[int, int]]) -> tuple[Array, Array]:
     """The times at which windows begin or end, ascending, and the last one of them at or before each of `times`.
 
@@ -606,12 +684,6 @@ def _run_starts(parts: Sequence[Array]) -> Array:
     begins[1:] = np.logical_or.reduce([part[1:] != part[:-1] for part in parts])
     starts: Array = np.maximum.accumulate(np.where(begins, np.arange(begins.size), 0))
     return starts
-
-
-def _grouping(query: Query) -> Grouping:
-    if query.grouping is None:
-        raise AssertionError("a query without groups")
-    return query.grouping
 
 
 def _chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
@@ -24,6 +24,7 @@ from streamjoin.queries.core.arrivals import Arrived, Clocks, number_tuples
 from streamjoin.queries.core.buckets import Bucket, IndexKey
 from streamjoin.queries.core.budgets import ANY_AMOUNT, EngineBudget, Usage
 from streamjoin.queries.core.changes import LiveQuery, QueryRegistry
+from streamjoin.queries.core.groups.feeds import PartialGroups, partial_groups
 from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
 from streamjoin.queries.core.probe_plan import Choice
 from streamjoin.queries.core.retention import StreamProgress
@@ -37,6 +38,7 @@ from streamjoin.queries.executors.distributed.outputs import (
     WaitingTuples,
     WrittenRows,
     write_flushes,
+    write_groups,
     write_rows,
 )
 from streamjoin.queries.executors.distributed.parts import (
@@ -62,6 +64,8 @@ class PlacedQuery:
     choices: Mapping[str, Choice]
     placement: int
     target: OutputTarget
+    members: Mapping[str, LiveQuery] = field(default_factory=dict)
+    """The queries that group its rows, which then go nowhere else."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,7 @@ class Cell:
         whole_parts: dict[str, PartRows] = {}
         rebuilt = False
         outputs: dict[str, pa.Table] = {}
+        groups: list[PartialGroups] = []
         failures: dict[str, InputError] = {}
         usage: dict[str, Usage] = {}
         figures = []
@@ -192,11 +197,14 @@ class Cell:
             self._changed.discard(number)
             rows, failed, counted = part.results(assignment, times, whole_parts)
             for name, found in rows.items():
-                if found.num_rows:
+                if self._queries[name].members and name not in failed:
+                    groups += self._grouped(self._queries[name], read(found), failures)
+                elif found.num_rows:
                     # Of a UNION ALL the branches may be in several placements.
                     query, table = query_name(name), read(found)
                     outputs[query] = pa.concat_tables([outputs[query], table]) if query in outputs else table
-            failures |= failed
+            for name, error in failed.items():
+                failures |= dict.fromkeys(self._queries[name].members or (name,), error)
             usage |= part.usage
             figures.append(counted)
         waiting = self._write_waiting(assignment, failures)
@@ -204,7 +212,8 @@ class Cell:
         targets = {name: self._queries[name].target for name in outputs}
         written = write_rows(outputs, targets, assignment.batch, self.number, assignment.spool, failures)
         flushed = write_flushes(assignment.flushes[self.number :: self.cells])
-        written = replace(written, flushed=flushed.flushed, unflushed=flushed.unflushed, waiting=waiting)
+        made = write_groups(groups, assignment.batch, self.number, assignment.spool)
+        written = replace(written, flushed=flushed.flushed, unflushed=flushed.unflushed, waiting=waiting, groups=made)
         parts = [self._parts[number] for number in self._active]
         state: dict[str, int] = {}
         for part in parts:
@@ -224,6 +233,15 @@ class Cell:
             self._samples(assignment) if assignment.measures else {},
             self._distinct() if assignment.measures else {},
         )
+
+    def _grouped(self, feed: PlacedQuery, rows: pa.Table, failures: dict[str, InputError]) -> Sequence[PartialGroups]:
+        """The rows of a feed as groups; `failures` gets the queries for which that fails."""
+        if not rows.num_rows:
+            return ()
+        members = {name: entry.member for name, entry in feed.members.items()}
+        groups, failed = partial_groups(feed.entry.query, members, rows)
+        failures |= {name: failure_of(error) for name, error in failed.items()}
+        return groups
 
     def _write_waiting(self, assignment: CellAssignment, failures: dict[str, InputError]) -> WaitingTuples | None:
         """Write what waits in this cell after the batch; `failures` gets the queries of which that fails."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import time_ns
 from typing import Any
 
-from streamjoin.model.errors import InputError, SpecError, StateError
+import pyarrow as pa
+
+from streamjoin.model.errors import InputError, StateError
 from streamjoin.queries.core.arrivals import Activity, Arrived, MachineClock, latest_time, past_idle, time_to_idle
 from streamjoin.queries.core.buckets import Bucket, IndexKey
 from streamjoin.queries.core.changes import Change, LiveQuery
 from streamjoin.queries.core.execution import Execution
 from streamjoin.queries.core.explain import Explanation, QueryCost
+from streamjoin.queries.core.groups.feeds import GroupFeed, JoinedGroups, PartialGroups
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared, ShareFigures, Snapshot
 from streamjoin.queries.executors.distributed.outputs import CellsWaiting
 from streamjoin.queries.executors.distributed.parts import FiledBucket, ReadParts
 from streamjoin.queries.executors.distributed.sampling import SampledOptimizer, StreamSample
-from streamjoin.queries.language.plan import Query, Stream
+from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.windows.clock import NEVER, Horizon
 
 
@@ -37,7 +40,7 @@ class DriverCore:
     """A `QueryCore` that knows which tuples there are, and has none of them.
 
     Queries, plan and retention are those of a shared core whose plan is never run; of buckets it reads only what a list
-    of parts has too.
+    of parts has too. Groups are open here: cells make them of their rows, and here they are put together.
     """
 
     held_share = 0.0
@@ -61,17 +64,7 @@ class DriverCore:
     # Queries and plan ---------------------------------------------------------------------------------------------
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Make changes, in force from the next batch on.
-
-        Raises:
-            SpecError: a query groups, which cells don't do.
-        """
-        for change in changes:
-            if isinstance(change.query, Query) and change.query.grouping is not None:
-                raise SpecError(
-                    'GROUP BY is not offered with executor="distributed", whose cells hold no groups: create the '
-                    'query without GROUP BY and group the rows of its sink, or use executor="driver"'
-                )
+        """Make changes, in force from the next batch on."""
         self._planned.apply(changes)
 
     def add_stream(self, stream: Stream, lateness: int | None = None) -> None:
@@ -190,9 +183,39 @@ class DriverCore:
         """Take over what waits after a batch, for `finish`."""
         self._after = waiting
 
+    def asked_of(self, active: Collection[str]) -> tuple[dict[str, LiveQuery], dict[str, dict[str, LiveQuery]]]:
+        """What cells run, where only the queries in `active` have rows, and by feed the queries that group it."""
+        registry = self.snapshot().registry
+        queries = {
+            name: entry if query_name(name) in active or entry.paused else replace(entry, paused=True)
+            for name, entry in registry.branches.items()
+            if not entry.released and entry.query.grouping is None
+        }
+        members: dict[str, dict[str, LiveQuery]] = {}
+        for feed in registry.feeds.values():
+            own = {name: entry for name, entry in feed.members.items() if name in active}
+            members[feed.name] = own
+            queries[feed.name] = feed.live if own else replace(feed.live, paused=True)
+        return queries, members
+
+    def group(
+        self, arrived: Arrived, groups: Sequence[PartialGroups], failed: dict[str, InputError]
+    ) -> dict[str, pa.Table]:
+        """The rows of groups that are complete with those that cells made; `failed` gets the queries that fail."""
+
+        def of(feed: GroupFeed) -> JoinedGroups:
+            return JoinedGroups([one for one in groups if not feed.members.keys().isdisjoint(one.members)])
+
+        return self._planned.group(arrived, of, failed)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a batch without tuples can have rows."""
+        return bool(self.cells_waiting.cells or self.snapshot().kinds)
+
     def time_to_idle(self) -> int | None:
         """In how many nanoseconds silence may decide what waits, 0 if it does already; None if only tuples can."""
-        if not self.cells_waiting.count:
+        if not self.cells_waiting.count and self._planned.time_to_idle() is None:
             return None
         with self._bounds:
             return time_to_idle(self.snapshot().clocks, self._planned.rules, self._reading)

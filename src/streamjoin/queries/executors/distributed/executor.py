@@ -33,8 +33,10 @@ from streamjoin.queries.executors.distributed.outputs import (
     OutputTarget,
     RowPool,
     WrittenRows,
+    read_groups,
     remove,
     write_flushes,
+    write_rows,
 )
 from streamjoin.queries.executors.distributed.parts import PartWriter, ReadParts, filed_buckets
 from streamjoin.queries.executors.distributed.placement import CellGroups
@@ -53,6 +55,8 @@ WrittenCells = tuple[WrittenRows, ...]
 _TRIES: Final = 3
 _TABLE_PAUSE: Final = 60.0
 """Seconds until a table that could not be reached is tried again for tasks."""
+_DRIVER: Final = 9999
+"""Instead of a cell's number, of what the driver writes."""
 _NOWHERE: Final = OutputTarget(0)
 """What tasks do with the rows of a query that has none."""
 _log = logging.getLogger("streamjoin.adhoc")
@@ -165,16 +169,20 @@ class CellRows:
     def _counted(self, arrived: Arrived, compute: Callable[[], BatchParts]) -> BatchRows[WrittenCells]:
         """The counts of a batch whose rows are listed, or are computed and then listed."""
         self._tasks = ()
-        if not arrived.buckets and not (arrived.logged and self._core.cells_waiting.cells):
+        if not arrived.buckets and not (arrived.logged and self._core.waits):
             return BatchRows({}, {}, ())
         written = self._journal.outputs(arrived.batch)
         if written is None:
             computed = compute()
-            failures = {name: str(error) for name, error in computed.failures.items()}
-            written = tuple(_without(part.rows, failures) for part in computed.parts)
+            failed = dict(computed.failures)
+            written = self._grouped(arrived, [part.rows for part in computed.parts], failed)
+            failures = {name: str(error) for name, error in failed.items()}
+            written = tuple(_without(cell, failures) for cell in written)
             self._journal.write_outputs(arrived.batch, written, failures)
         else:
             failures = self._journal.failures(arrived.batch)
+            # What is open after the batch; the rows of groups that are complete are listed.
+            self._core.group(arrived, read_groups(written), {name: InputError(why) for name, why in failures.items()})
         waiting = tuple(cell.waiting for cell in written if cell.waiting is not None)
         self._core.take_cells_waiting(CellsWaiting(arrived.batch, waiting))
         counts: dict[str, int] = {}
@@ -183,6 +191,17 @@ class CellRows:
                 counts[name] = counts.get(name, 0) + rows
         failed = {name: InputError(why) for name, why in failures.items()}
         return BatchRows({name: rows for name, rows in counts.items() if name not in failed}, failed, written)
+
+    def _grouped(
+        self, arrived: Arrived, cells: Sequence[WrittenRows], failed: dict[str, InputError]
+    ) -> tuple[WrittenRows, ...]:
+        """What cells wrote, and the rows of complete groups, written as if by one more cell."""
+        rows = self._core.group(arrived, read_groups(cells), failed)
+        rows = {name: table for name, table in rows.items() if table.num_rows and name not in failed}
+        if not rows:
+            return tuple(cells)
+        targets = {name: self.target(name) for name in rows}
+        return (*cells, write_rows(rows, targets, arrived.batch, _DRIVER, self._journal.spool, failed))
 
     def _running(self) -> list[str]:
         return [name for name, entry in self._core.queries.items() if not entry.paused]
@@ -243,17 +262,16 @@ class CellRows:
         """Run a job for the queries in `active`; the others are paused in it."""
         core = self._core
         state = core.snapshot()
-        queries = {
-            name: entry if query_name(name) in active or entry.paused else replace(entry, paused=True)
-            for name, entry in state.registry.branches.items()
-            if not entry.released
-        }
+        queries, members = core.asked_of(active)
         self._decide_pooling()
         # What is not asked for rows is not asked where they go either.
-        targets = {n: _NOWHERE if entry.paused else self.target(query_name(n)) for n, entry in queries.items()}
+        targets = {
+            name: _NOWHERE if entry.paused or name in members else self.target(query_name(name))
+            for name, entry in queries.items()
+        }
         total = sum(state.clocks.counts.values())
         rates = {name: seen / total for name, seen in state.clocks.counts.items()} if total else None
-        self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets, rates)
+        self._sent.note(core.streams, queries, state.optimizer.plan.choices, targets, rates, members)
         assignment = CellAssignment(
             self._sent.run,
             arrived.batch,
@@ -283,7 +301,7 @@ class CellRows:
             for what, size in part.state.items():
                 core.held_bytes[what] = core.held_bytes.get(what, 0) + size
         self._tasks = tuple(_figures(part) for part in parts)
-        return BatchParts(parts, _failures(parts, core.queries))
+        return BatchParts(parts, _failures(parts, core.queries, members))
 
     def flush(self, names: Collection[str]) -> list[WrittenRows]:
         """Have tasks write files of the rows that wait in the pool."""
@@ -384,7 +402,9 @@ def _task(assignment: CellAssignment, whole: Any, cell: int) -> CellResult:
     return run_cell(assignment, lambda: whole.value, cell)
 
 
-def _failures(parts: Sequence[CellResult], queries: Mapping[str, LiveQuery]) -> dict[str, InputError]:
+def _failures(
+    parts: Sequence[CellResult], queries: Mapping[str, LiveQuery], members: Mapping[str, Collection[str]]
+) -> dict[str, InputError]:
     """The queries that failed in some cell, or that took more than their budget in all cells together."""
     failures = {name: error for part in parts for name, error in part.failures.items()}
     names = {name for part in parts for name in part.usage}
@@ -394,7 +414,7 @@ def _failures(parts: Sequence[CellResult], queries: Mapping[str, LiveQuery]) -> 
         usage = [part.usage[n] for part in parts for n in together if n in part.usage]
         over = exceeded_together(queries[query].budget, usage)
         if over is not None:
-            failures[query] = over
+            failures |= dict.fromkeys(members.get(name, (query,)), over)
     return failures
 
 

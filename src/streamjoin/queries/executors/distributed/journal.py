@@ -102,7 +102,7 @@ class FiledJournal:
                 self.log.path("outputs", number).unlink(missing_ok=True)
         outputs = self.outputs(pending) if pending is not None else None
         cells = [*(outputs or ()), *(cell for cells in self._listed.values() for cell in cells)]
-        spools = {place(cell.spool).name for cell in cells if cell.spool is not None}
+        spools = {place(path).name for cell in cells for path in cell.spooled}
         for entry in entries(self.log.root / "spool"):
             if entry.name not in spools:
                 entry.unlink(missing_ok=True)
@@ -176,7 +176,7 @@ class FiledJournal:
         for number in sorted(self._listed):
             if oldest is not None and number >= oldest:
                 break
-            spools = [cell.spool for cell in self._listed.pop(number) if cell.spool is not None]
+            spools = [path for cell in self._listed.pop(number) for path in cell.spooled]
             # The record first: what a crash leaves is not listed any more.
             self.log.in_background(remove, [str(self.log.path("outputs", number)), *spools])
 

@@ -29,7 +29,10 @@ import pyarrow as pa
 from streamjoin.formats.tables import DataFile, FileLayout
 from streamjoin.model.errors import InputError, StreamJoinError, reason_of
 from streamjoin.model.large_columns import one_batch
+from streamjoin.queries.core.groups.feeds import PartialGroups
+from streamjoin.queries.core.groups.runs import GroupRun
 from streamjoin.queries.core.shared import failure_of
+from streamjoin.queries.engine.journal import read_table, write_table
 from streamjoin.queries.language.plan import query_name
 from streamjoin.queries.sinks.files import write_parquet
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
@@ -130,6 +133,13 @@ class WrittenRows:
     unflushed: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, DataFile] = field(default_factory=dict)
     waiting: WaitingTuples | None = None
+    groups: str | None = None
+    """The file of the groups that the cell made of the rows of feeds."""
+
+    @property
+    def spooled(self) -> list[str]:
+        """The files of the spool that it wrote."""
+        return [path for path in (self.spool, self.groups) if path is not None]
 
     def packed(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -144,7 +154,7 @@ class WrittenRows:
         waiting = WaitingTuples(**body["waiting"]) if body.get("waiting") else None
         return cls(
             body["counts"], files, body["refused"], body["spool"], body.get("pooled", {}), flushed, data=data,
-            waiting=waiting,
+            waiting=waiting, groups=body.get("groups"),
         )  # fmt: skip
 
 
@@ -206,6 +216,26 @@ def _into_block(name: str, table: pa.Table, blocks: dict[str, BlockRows], failur
         blocks[name] = BlockRows(one_batch(table), 0, 0)
     except Exception as error:
         failures[name] = failure_of(error)
+
+
+_GROUPS: Final = pa.schema({"members": pa.list_(pa.string()), "run": pa.large_binary()})
+
+
+def write_groups(groups: Sequence[PartialGroups], batch: int, cell: int, spool: str) -> str | None:
+    """Write the groups of a cell for the driver; their file, if there are any."""
+    if not groups:
+        return None
+    path = f"{spool}/{batch:012}-{cell:04}-{uuid.uuid4().hex[:8]}-groups"
+    rows = [{"members": one.members, "run": one.run.packed} for one in groups]
+    write_table(place(path), pa.Table.from_pylist(rows, _GROUPS))
+    return path
+
+
+def read_groups(cells: Iterable[WrittenRows]) -> list[PartialGroups]:
+    """The groups of all cells."""
+    tables = [read_table(place(cell.groups)) for cell in cells if cell.groups is not None]
+    rows = (row for table in tables for row in table.to_pylist())
+    return [PartialGroups(tuple(row["members"]), GroupRun.unpacked(row["run"])) for row in rows]
 
 
 def read_spool(

@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 from streamjoin.formats.tables import DataFile, RowsInFiles
 from streamjoin.model.errors import CheckpointError, InputError, StateError
 from streamjoin.queries.core.arrivals import Arrived
+from streamjoin.queries.core.groups.feeds import stores_of
+from streamjoin.queries.core.kinds import joined_states
 from streamjoin.queries.core.shared import failure_of
 from streamjoin.queries.engine.catalog import Catalog
 from streamjoin.queries.engine.executor import TaskReport
@@ -59,8 +61,8 @@ class CellRowsOut(RowsOut[WrittenCells]):
     ) -> None:
         self._core, self._catalog, self._journal, self._inbox = core, catalog, journal, inbox
         self._cells, self._pool = cells, pool
-        self._has_kinds = True
-        """Whether the log may say that something waits of queries with other than inner joins."""
+        self._has_kinds = self._has_groups = True
+        """Whether the log may say that something waits of queries with other than inner joins, or of groups."""
         self._last_at: float | None = None
         """When the last batch ended."""
         self._unnamed: dict[str, tuple[FlushedFile, str, int]] = {}
@@ -111,11 +113,17 @@ class CellRowsOut(RowsOut[WrittenCells]):
         self._journal.write_input(arrived, read, positions, held, serial)
 
     def keep_waiting(self, computed: BatchRows[WrittenCells], batch: int) -> None:  # noqa: ARG002 - the core has it
-        """List the files of what waits, which cells wrote."""
+        """List the files of what waits, which cells wrote, and write down which groups are open."""
         cells = self._core.cells_waiting.cells
         if cells or self._has_kinds:
             self._journal.write_waiting(batch, cells)
         self._has_kinds = bool(cells)
+        groups = self._core.snapshot().kinds
+        if groups or self._has_groups:
+            states = [state.to_table(name) for name, state in groups.items()]
+            stores = [store.to_table() for store in stores_of(groups)]
+            self._journal.log.write_kinds(batch, joined_states([*states, *stores]))
+        self._has_groups = bool(groups)
 
     def end(self, computed: BatchRows[WrittenCells], batch: int) -> None:
         """Remove what is not needed any more."""

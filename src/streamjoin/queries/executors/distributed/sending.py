@@ -27,6 +27,7 @@ from streamjoin.queries.language.plan import Stream
 _DELTAS: Final = 16
 """Changes that are sent along before the whole state is sent anew."""
 _MOST_HEAVY: Final = 16
+_NO_FEEDS: Final[Mapping[str, Mapping[str, LiveQuery]]] = {}
 _RoutesKey = tuple[tuple[str, tuple[CellRoute, ...]], ...]
 _HeavyGroup = tuple[_RoutesKey, tuple[str, ...]]
 """Queries by the routes of their one key; those with other than inner joins also by the streams that can be divided."""
@@ -188,6 +189,10 @@ def _streams(entry: LiveQuery) -> frozenset[str]:
     return frozenset(source.stream.name for source in entry.query.sources)
 
 
+def _are_same(before: Mapping[str, LiveQuery], now: Mapping[str, LiveQuery]) -> bool:
+    return before.keys() == now.keys() and all(before[name] is entry for name, entry in now.items())
+
+
 class SentState:
     """What cells were sent; `publish` makes the whole state available to tasks, such as by a broadcast."""
 
@@ -208,8 +213,9 @@ class SentState:
         choices: Mapping[str, Choice],
         targets: Mapping[str, OutputTarget],
         rates: Mapping[str, float] | None = None,
+        members: Mapping[str, Mapping[str, LiveQuery]] = _NO_FEEDS,
     ) -> None:
-        """Take over the state of a batch; `rates` are the streams' shares of all tuples."""
+        """Take over the state of a batch; `rates` are the streams' shares of all tuples, `members` those of feeds."""
         new = tuple(stream for name, stream in streams.items() if name not in self._streams)
         gone = tuple(name for name in self._placed if name not in queries)
         numbers = self.placements.update(queries, rates)
@@ -224,8 +230,9 @@ class SentState:
                 or before.choices != own
                 or before.target != targets[name]
                 or before.placement != numbers[name]
+                or not _are_same(before.members, members.get(name, {}))
             ):
-                came[name] = PlacedQuery(entry, own, numbers[name], targets[name])
+                came[name] = PlacedQuery(entry, own, numbers[name], targets[name], members.get(name, {}))
         first = self.whole is None
         if not (new or gone or came or first):
             return
