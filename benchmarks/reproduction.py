@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.hardware import stored_result
 from benchmarks.harness import Judgement, named
 
 RESULTS = Path(__file__).parent / "results"
+_OBJECTIONS = Path(__file__).parent / "objections.toml"
 PAGE = provenance.ROOT / "docs" / "reproduction.md"
 _MACHINES = (("2 cores", RESULTS), ("16 cores", RESULTS / "16-cores"))
 _WITHOUT = {
@@ -93,7 +95,9 @@ def page() -> str:
                 findings = _findings(str(name), record)
                 rows.append(_row(f"[{figure}](#{_anchor(heading)})", name, machine, record, findings))
                 sections += _section(heading, machine, path, record, findings)
+            sections += _objections(str(name))
         parts.append("\n".join(rows) + "\n")
+        parts += _objections(paper.name)
         parts += sections
     return "\n".join(parts)
 
@@ -166,6 +170,14 @@ def _section(
     yield "\n".join(f"- {line}" for line in lines or record["verdict"]) + "\n"
 
 
+def _objections(name: str) -> Iterator[str]:
+    """Where an author would object to how a figure is redone, or all figures of a paper."""
+    found = tomllib.loads(_OBJECTIONS.read_text()).get(name, ())
+    if found:
+        yield "Where an author would object:\n"
+        yield "\n".join(f"- By {one['by']}: {one['what']}." for one in found) + "\n"
+
+
 def _groups(findings: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The findings that differ in no more than the setting and figures; those that differ from the paper first."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -226,7 +238,8 @@ is *current* if none of these modules changed since, apart from comments and fro
 *stale* otherwise: its figures are then those of older code; the findings are always those of today's rules, where the
 rows fit them. Absolute figures depend on the machine; each finding compares systems that ran side by side. A finding
 has a part of what the paper says, the rule by which we judge in parentheses, and what we measured; several settings
-share a line where they say the same, and a reason then has the figures of the first.
+share a line where they say the same, and a reason then has the figures of the first. Where an author would object to
+how a figure is redone, it is said what differs by design, by machine and by protocol.
 """
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -406,6 +407,15 @@ def test_the_page_of_reproductions_is_what_the_stored_results_give() -> None:
         kind = type(named(name))
         assert kind.verdict is Experiment.verdict, f"{name} judges in text: its parts belong into findings()"
     assert set(figures) <= claimed and len(figures) == len(set(figures)) == len(reproduction.experiments())
+
+
+def test_objections_are_to_figures_that_there_are() -> None:
+    objections = tomllib.loads(reproduction._OBJECTIONS.read_text())
+    assert set(objections) <= {*reproduction.experiments(), *(paper.name for paper in reproduction.PAPERS)}
+    entries = [entry for found in objections.values() for entry in found]
+    assert {entry["by"] for entry in entries} == {"design", "machine", "protocol"}
+    page = reproduction.PAGE.read_text()
+    assert all(f"- By {entry['by']}: {entry['what']}." in page for entry in entries)
 
 
 def test_findings_that_say_the_same_share_a_line_of_the_page() -> None:
