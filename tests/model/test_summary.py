@@ -177,6 +177,13 @@ def test_what_takes_every_match_is_known(text: str, on: Any, enumerated: bool) -
     assert bound.enumerated == (enumerated,)
 
 
+def test_a_filter_leaves_out_what_it_does_not_choose() -> None:
+    between = ("-1 s", "1 s")
+    filtered = sj.Summary({"s": "sum(r.x) FILTER (WHERE r.x > l.y)"}, between=between)
+    meant = sj.Summary({"s": "sum(CASE WHEN r.x > l.y THEN r.x END)"}, between=between)
+    assert filtered.expressions == meant.expressions
+
+
 def test_a_summary_is_a_value() -> None:
     one = sj.Summary({"n": "count(*)", "x": "avg(r.px)"}, ("-5 seconds", "1 s"), prevailing=True)
     assert one == sj.Summary({"n": "count(*)", "x": "avg(r.px)"}, ("-5 s", "1000 ms"), prevailing=True)

@@ -43,6 +43,29 @@ def test_a_grouped_query_reads_what_its_keys_aggregates_and_windows_need() -> No
     assert [order[1:] for order in grouping.top.order] == [(True, False), (False, True)]
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("count(*) FILTER (WHERE t.px > 1)", "count(CASE WHEN t.px > 1 THEN 1 END)"),
+        ("sum(t.px) FILTER (WHERE t.sym = 'A')", "sum(CASE WHEN t.sym = 'A' THEN t.px END)"),
+        ("count(DISTINCT t.sym) FILTER (WHERE t.px > 1)", "count(DISTINCT CASE WHEN t.px > 1 THEN t.sym END)"),
+        ("arg_max(t.px, t.ts) FILTER (WHERE t.px > 1)", "arg_max(CASE WHEN t.px > 1 THEN t.px END, t.ts)"),
+        ("countIf(t.px > 1)", "count(CASE WHEN t.px > 1 THEN 1 END)"),
+        ("bool_or(t.px > 1)", "max(t.px > 1)"),
+        ("bool_and(t.px > 1)", "min(t.px > 1)"),
+        ("percentile_cont(0.25) WITHIN GROUP (ORDER BY t.px)", "quantile(t.px, 0.25)"),
+    ],
+)
+def test_other_ways_to_write_aggregates(written: str, meant: str) -> None:
+    plans = [read(f"SELECT {one} AS x FROM trades t GROUP BY t.sym, {MINUTE}") for one in (written, meant)]
+    assert plans[0].grouping == plans[1].grouping
+
+
+def test_a_key_may_be_the_place_of_an_output() -> None:
+    plans = [read(f"SELECT t.sym, count(*) AS n FROM trades t GROUP BY {key}, {MINUTE}") for key in ("1", "t.sym")]
+    assert plans[0].grouping == plans[1].grouping
+
+
 def test_rank_takes_all_groups_that_are_first() -> None:
     ranked = "rank() OVER (PARTITION BY window_end ORDER BY count(*) DESC) = 1"
     grouping = read(f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} QUALIFY {ranked}").grouping
@@ -109,7 +132,7 @@ REFUSED = [
     (f"SELECT t.sym {JOIN} GROUP BY t.sym, HOP(INTERVAL '2' DAY, INTERVAL '1' DAY)", "would be lost", "HOP"),
     (f"SELECT t.sym {JOIN} GROUP BY t.sym, HOP(INTERVAL '1' SECOND, INTERVAL '9' DAY)", "10,000 at most", "HOP"),
     (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE}, TUMBLE(INTERVAL '1' DAY)", "one window", "TUMBLE(INTERVAL"),
-    (f"SELECT t.sym {JOIN} GROUP BY 1, {MINUTE}", "a key is over columns", "1"),
+    (f"SELECT t.sym {JOIN} GROUP BY 2, {MINUTE}", "a key is over columns", "2"),
     ("SELECT count(*) AS n FROM numbers GROUP BY l, TUMBLE(5)", "list", "l"),
     (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} HAVING t.px > 1", "neither in GROUP BY", "t.px"),
     (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} HAVING count(*)", "boolean", "count(*)"),

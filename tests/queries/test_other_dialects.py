@@ -68,7 +68,17 @@ VALUES (1, 2) | VALUES | a query starts with SELECT: SELECT ... FROM a [JOIN b W
 SELECT px FROM trades EMIT CHANGES | EMIT | EMIT is not allowed here: a row comes out once, when nothing can change
 SELECT px FROM trades EMIT STREAM | EMIT | EMIT is not allowed here: a row comes out once, when nothing can change it
 SELECT STREAM px FROM trades | STREAM | no stream of this query has a column 'STREAM'; there are: sym, px, qty, tags,
-SELECT px FROM TABLE(TUMBLE(TABLE trades, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) | TABLE | a table function is not
+SELECT px FROM TABLE(TUMBLE(TABLE trades, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) | TABLE | windows of time are not
+SELECT sym FROM trades WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY sym | WINDOW | WINDOW is not allowed here: each join has
+SELECT sym, first_value(px) AS f FROM trades GROUP BY sym, TUMBLE(ts, 5) | 5 | this is no length of a window: a length
+SELECT first_value(px) AS f FROM trades GROUP BY HOUR | first_value(px | FIRST_VALUE is not allowed: write ARG_MIN
+SELECT list(px) AS f FROM trades GROUP BY HOUR | list(px | LIST is not allowed: an aggregate gives one value
+SELECT mode(px) AS f FROM trades GROUP BY HOUR | mode(px | the aggregate MODE is not offered; there are: COUNT
+SELECT approx_count_distinct(px) AS f FROM trades GROUP BY HOUR | approx_count_distinct(px | APPROX_DISTINCT is not
+SELECT TUMBLE_START(ts) AS f FROM trades GROUP BY HOUR | TUMBLE_START(ts | TUMBLE_START is not allowed: write
+SELECT sum(px) AS f FROM trades GROUP BY ROLLUP(sym), HOUR | ROLLUP(sym) | ROLLUP is not allowed: create one query for
+SELECT sum(px) AS f FROM trades GROUP BY ALL | ALL | GROUP BY ALL is not allowed: name the keys, and the window of time
+SELECT px AS f FROM trades GROUP BY time_bucket('1h', ts) | time_bucket('1h', ts | TIME_BUCKET
 SELECT px FROM trades TABLESAMPLE 10 PERCENT | TABLESAMPLE | TABLESAMPLE is not allowed here: write a condition, such
 SELECT px FROM trades USING SAMPLE 10 | USING | USING SAMPLE is not allowed here: write a condition, such as WHERE
 SELECT px FROM read_parquet('x.parquet') | read_parquet | a table function is not allowed here: name a stream; files
@@ -169,7 +179,7 @@ SELECT px FROM trades WHERE sym <> ANY ('A', 'B') | ANY | ANY is not allowed in 
 
 @pytest.mark.parametrize("line", TABLE.strip().splitlines())
 def test_the_message_says_what_to_write(line: str) -> None:
-    text, marked, message = line.split(" | ")
+    text, marked, message = line.replace(" HOUR |", " TUMBLE(ts, INTERVAL '1' HOUR) |").split(" | ")
     with pytest.raises(QueryError) as told:
         parse(text, STREAMS)
     error = told.value

@@ -279,7 +279,7 @@ def test_keywords_as_names() -> None:
 
 def test_the_query_of_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "adhoc-sql.md").read_text()
-    text, alone, outer, around, grouped = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    text, alone, outer, around, grouped, united = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     news = {"sym": pa.string(), "kind": pa.string(), "reach": pa.int64(), "ts": pa.timestamp("us")}
     query = parse(text, [TRADES, QUOTES, sj.adhoc.Stream("news", pa.schema(news), "ts")])
     assert shown(query) == {
@@ -295,6 +295,7 @@ def test_the_query_of_the_documentation() -> None:
     assert parse(outer, [orders, sj.adhoc.Stream("payments", payment, "ts")]).steps[0].kind == "left"
     assert parse(around, [TRADES, QUOTES]).schema.names == ["sym", "px", "mid", "n"]
     assert parse(grouped, [TRADES, QUOTES]).schema.names == ["sym", "window_start", "window_end", "n", "top"]
+    assert parse(united, [TRADES, QUOTES]).schema.names == ["sym", "px", "kind"]
     for row in re.findall(r"^\| `(.* b\..*)` \| ", page.partition("## Conditions")[2], re.MULTILINE):
         schema = pa.schema({"p": pa.int64(), "q": pa.int64(), "t": pa.timestamp("us")})
         streams = [sj.adhoc.Stream(name, schema, "t") for name in "ab"]

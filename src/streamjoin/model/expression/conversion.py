@@ -109,6 +109,8 @@ _AGGREGATES: Final[_Nodes[str]] = {
     exp.StddevPop: "STDDEV_POP",
     exp.Median: "MEDIAN",
     exp.Quantile: "QUANTILE",
+    exp.LogicalOr: "MAX",
+    exp.LogicalAnd: "MIN",
 }
 _CHAINS: Final[_Nodes[type[nodes.And | nodes.Or]]] = {exp.And: nodes.And, exp.Or: nodes.Or}
 _LIKES: Final[_Nodes[bool]] = {exp.Like: False, exp.ILike: True}
@@ -152,8 +154,8 @@ class Conversion:
         while type(node) is exp.Paren:
             node = node.this
         handler = _HANDLERS.get(type(node))
-        if type(node) in _AGGREGATES and self._where in (SUMMARY, GROUPED):
-            handler = Conversion._aggregate
+        if self._where in (SUMMARY, GROUPED):
+            handler = Conversion._aggregate if type(node) in _AGGREGATES else _SUMMARISING.get(type(node), handler)
         if handler is None:
             raise self._refuse(node)
         self._depth += 1
@@ -377,6 +379,29 @@ class Conversion:
         arguments = tuple(self.convert(operand) for operand in operands if not isinstance(operand, exp.Star))
         return self._build(node, Aggregate, _AGGREGATES[type(node)], arguments, distinct is not None)
 
+    def _filtered(self, node: exp.Expr) -> Expression:
+        """FILTER (WHERE condition): of other rows the argument is NULL, and left out."""
+        aggregate = self.convert(node.this)
+        if not isinstance(aggregate, Aggregate):
+            raise self._refuse(node)
+        return self._given(node, aggregate, node.args["expression"].this)
+
+    def _count_if(self, node: exp.Expr) -> Expression:
+        self._only(node, "this")
+        return self._given(node, Aggregate("COUNT"), node.this)
+
+    def _given(self, node: exp.Expr, aggregate: Aggregate, condition: exp.Expr) -> Expression:
+        value, *others = aggregate.arguments or (nodes.Literal(1),)
+        chosen = self._build(node, nodes.Case, ((self.convert(condition), value),))
+        return self._build(node, Aggregate, aggregate.function, (chosen, *others), aggregate.distinct)
+
+    def _within_group(self, node: exp.Expr) -> Expression:
+        """PERCENTILE_CONT(p) WITHIN GROUP (ORDER BY x)."""
+        order = node.args["expression"].expressions
+        if not isinstance(node.this, exp.PercentileCont) or len(order) != 1 or order[0].args.get("desc"):
+            raise self._error(node, "WITHIN GROUP is for PERCENTILE_CONT(p) WITHIN GROUP (ORDER BY x) alone")
+        return self._build(node, Aggregate, "QUANTILE", (self.convert(order[0].this), self.convert(node.this.this)))
+
     def _case(self, node: exp.Expr) -> Expression:
         self._only(node, "this", "ifs", "default")
         branches = []
@@ -437,6 +462,12 @@ class Conversion:
         return self._build(node, nodes.Not, self.convert(node.this))
 
 
+_SUMMARISING: Final[_Nodes[Callable[[Conversion, exp.Expr], Expression]]] = {
+    exp.Filter: Conversion._filtered,
+    exp.CountIf: Conversion._count_if,
+    exp.WithinGroup: Conversion._within_group,
+}
+"""What only stands where aggregates do."""
 _HANDLERS: Final[_Nodes[Callable[[Conversion, exp.Expr], Expression]]] = {
     exp.Null: lambda _, __: nodes.NULL,
     exp.Boolean: lambda _, node: nodes.Literal(bool(node.this)),

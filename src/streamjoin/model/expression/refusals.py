@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Final
 
+from streamjoin.model.expression.aggregates import AGGREGATES
 from streamjoin.model.expression.signatures import NAMES
 
 CONDITION: Final = "a condition"
@@ -57,7 +58,7 @@ _INSTEAD: Final = (
     ),
     (
         "TIME_BUCKET DATE_BIN TIMESTAMP_FLOOR TIMESTAMP_CEIL TOSTARTOFMINUTE TOSTARTOFHOUR TOSTARTOFINTERVAL",
-        "write DATE_TRUNC('minute', x)",
+        "write DATE_TRUNC('minute', x), and in GROUP BY TUMBLE(t.ts, INTERVAL '5' MINUTE)",
     ),
     ("TUMBLE HOP WINDOW SESSION TUMBLE_START TUMBLE_END", "a window of time belongs in GROUP BY"),
     (
@@ -77,6 +78,22 @@ _INSTEAD: Final = (
     ("ALL", "write x NOT IN (1, 2), or x IN (1, 2)"),
     ("COLUMNS", "write the columns that you want, each with its name"),
 )
+_OF_AGGREGATES: Final = (
+    (
+        "STRING_AGG GROUP_CONCAT LISTAGG ARRAY_AGG LIST COLLECT_LIST COLLECT_SET HISTOGRAM MAP_AGG",
+        "an aggregate gives one value: make lists where the rows are read",
+    ),
+    ("APPROX_DISTINCT APPROX_COUNT_DISTINCT UNIQ COUNT_DISTINCT UNIQEXACT", "write COUNT(DISTINCT x)"),
+    ("ANY_VALUE ARBITRARY ANY", "write MIN(x)"),
+    ("FIRST_VALUE EARLIEST_BY_OFFSET", "write ARG_MIN(x, t.ts)"),
+    ("LAST_VALUE LATEST_BY_OFFSET", "write ARG_MAX(x, t.ts)"),
+    ("SUMIF AVGIF MINIF MAXIF", "write SUM(x) FILTER (WHERE y), and likewise for others"),
+    ("EVERY", "write BOOL_AND(x)"),
+    ("APPROX_QUANTILE QUANTILE_CONT QUANTILE_DISC PERCENTILE PERCENTILE_DISC", "write QUANTILE(x, 0.5)"),
+    ("TUMBLE_START HOP_START", "write window_start"),
+    ("TUMBLE_END HOP_END TUMBLE_ROWTIME HOP_ROWTIME", "write window_end"),
+)
+_OTHER_AGGREGATE: Final = f"the aggregate {{name}} is not offered; there are: {', '.join(AGGREGATES)}"
 OPERATORS: Final = {
     "//": "// is not allowed: write FLOOR(x / y)",
     "**": "** is not allowed: write POWER(x, y)",
@@ -87,6 +104,7 @@ OPERATORS: Final = {
     ":=": "arguments have no names: write them in their order",
 }
 """Operators that the parser does not know here, and what to write instead."""
+_AGGREGATE_ADVICE: Final = {name: advice for names, advice in _OF_AGGREGATES for name in names.split()}
 _ADVICE: Final = {name: advice for names, advice in _INSTEAD for name in names.split()}
 """What to write instead of functions that are not here."""
 
@@ -136,8 +154,11 @@ def refusal(kinds: Sequence[str], name: str, where: str = CONDITION) -> tuple[st
     """The message for a node of these classes, and the kinds of tokens to point at."""
     if kinds[0].startswith("JSON") or ("Func" in kinds and "JSON" in name.upper()):
         return JSON.format(where=where), ()
-    if advice := _ADVICE.get(name.upper()):
+    own = _AGGREGATE_ADVICE.get(name.upper()) if where in (SUMMARY, GROUPED) else None
+    if advice := own or _ADVICE.get(name.upper()):
         return f"{name.upper()} is not allowed: {advice}", ()
+    if "AggFunc" in kinds and where in (SUMMARY, GROUPED):
+        return _OTHER_AGGREGATE.format(name=name.upper()), ()
     for kind, message, words in _REFUSALS:
         if kind in kinds:
             near = difflib.get_close_matches(name.upper(), NAMES, n=1)

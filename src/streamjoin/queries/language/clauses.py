@@ -34,7 +34,8 @@ _REFUSED: Final = {
     "OFFSET": f"OFFSET is not allowed here: {_FIRST}",
     "FETCH": f"FETCH is not allowed here: {_FIRST}",
     "QUALIFY": f"QUALIFY follows GROUP BY and HAVING: {QUALIFY_SHAPE}",
-    "WINDOW": "WINDOW is not allowed here: each join has its own, JOIN b WITHIN 3 SECONDS ON ...",
+    "WINDOW": "WINDOW is not allowed here: each join has its own, JOIN b WITHIN 3 SECONDS ON ..., and groups have "
+    "GROUP BY t.k, TUMBLE(t.ts, INTERVAL '1' MINUTE)",
     "UNION": "UNION is not allowed here, as it would keep every row to compare it with later ones: write UNION ALL, or "
     "SELECT DISTINCT t.k, TUMBLE(t.ts, INTERVAL '1' MINUTE) FROM ... for the different rows of each window",
     "EXCEPT": "EXCEPT is not allowed here: write ANTI JOIN b WITHIN 3 SECONDS ON ... for the tuples without a match",
@@ -403,6 +404,12 @@ class _Reader:
         self._at += 1
         if self._kind() == "DOT":
             raise self._error("a stream has a plain name, without a catalog or database before it")
+        if self._kind() == "L_PAREN" and stream.upper() in ("TABLE", "TUMBLE", "HOP", "CUMULATE", "SESSION"):
+            raise self._error(
+                "windows of time are not tables here: write FROM t ... GROUP BY t.k, TUMBLE(t.ts, INTERVAL '1' MINUTE) "
+                "and window_start and window_end in SELECT",
+                word,
+            )
         if self._kind() == "L_PAREN":
             raise self._error(
                 "a table function is not allowed here: name a stream; files are read by a source that is registered",

@@ -76,7 +76,7 @@ class GroupPlanning:
                 groups.span,
             )
         by = [item.words for item in frame.items] if groups.distinct else groups.by
-        for tokens in by:
+        for tokens in (self._meant(frame, one) for one in by):
             if self._call(tokens) is None:
                 self._key(frame, tokens)
             else:
@@ -210,6 +210,19 @@ class GroupPlanning:
         return length
 
     # Keys ---------------------------------------------------------------------------------------------------------
+
+    def _meant(self, frame: Clauses, tokens: TokenRange) -> TokenRange:
+        """The words of a key, which may be the place of an output."""
+        words, text = self._words(tokens), self._scan.source.of(self._words(tokens)[0])
+        if len(words) == 1 and words[0].kind == "NUMBER" and text.isdecimal() and 0 < int(text) <= len(frame.items):
+            return frame.items[int(text) - 1].words
+        if text.upper() in ("ROLLUP", "CUBE", "GROUPING") and len(words) > 1:
+            raise self._error(
+                f"{text.upper()} is not allowed: create one query for each set of keys", self._span(tokens)
+            )
+        if text.upper() == "ALL" and len(words) == 1:
+            raise self._error("GROUP BY ALL is not allowed: name the keys, and the window of time", self._span(tokens))
+        return tokens
 
     def _key(self, frame: Clauses, tokens: TokenRange) -> None:
         words = self._words(tokens)
