@@ -11,10 +11,6 @@ import pyarrow as pa
 import pytest
 
 from streamjoin.adhoc import Engine, Settings
-from streamjoin.model.errors import SpecError
-from streamjoin.queries.core.changes import Create
-from streamjoin.queries.executors.distributed.driver_core import DriverCore
-from streamjoin.queries.language.sql import parse
 
 SCHEMA = pa.schema({"ts": pa.timestamp("us"), "sym": pa.string(), "px": pa.float64()})
 NOON = dt.datetime(2026, 1, 1, 12)
@@ -100,22 +96,6 @@ def test_a_restart_goes_on_with_what_was_open_and_a_resume_begins_anew(tmp_path:
 
 def engine_names(engine: Engine) -> list[str]:
     return [info.name for info in engine.queries()]
-
-
-def test_cells_refuse_groups_and_say_what_to_do() -> None:
-    core = DriverCore(Settings())
-    core.add_stream(_stream("trades"))
-    core.add_stream(_stream("quotes"))
-    query = parse(TEXT, [_stream("trades"), _stream("quotes")])
-    with pytest.raises(SpecError, match='use executor="driver"'):
-        core.apply([Create("q", query)])
-    assert not core.queries
-
-
-def _stream(name: str) -> Any:
-    from streamjoin.adhoc import Stream
-
-    return Stream(name, SCHEMA, "ts")
 
 
 def test_rows_are_those_of_duckdb() -> None:
