@@ -328,6 +328,22 @@ def test_types_of_times(type_: pa.DataType) -> None:
     assert column(gate.reader(), "t") == values.to_pylist()
 
 
+def test_rows_that_are_refused_decide_no_schema() -> None:
+    gate = sj.ScaleGate("t")
+    source = gate.source("a")
+    for refused in ([{"t": 5}, {"t": 4}], [{"t": 5}, {"t": None}], [{"t": "x"}], [{"u": 1}]):
+        with pytest.raises(sj.StreamJoinError):
+            source.push(refused)
+        assert gate.schema is None
+    with pytest.raises(sj.InputError, match="2026-01-02 00:00:00, earlier than the row before it, 2026-01-03"):
+        source.push([{"t": datetime.datetime(2026, 1, day)} for day in (3, 2)])
+    source.push([{"t": 1, "v": "x"}])
+    gate.close()
+    assert column(gate.reader(), "v") == ["x"]
+    with pytest.raises(sj.SpecError, match="time='' must be the name of the column"):
+        sj.ScaleGate("")
+
+
 def test_mistakes_name_what_to_do() -> None:
     for bad in ({"capacity": 0}, {"most_sources": True}, {"most_readers": 10**6}):
         with pytest.raises(sj.SpecError, match=f"{next(iter(bad))}=.* must be a whole number from 1 to"):

@@ -73,6 +73,8 @@ class ScaleGate:
             most_readers: how many readers may be open at a time.
         """
         names = [sources] if isinstance(sources, str) else list(sources)
+        if not isinstance(time, str) or not time:
+            raise SpecError(f"time={time!r} must be the name of the column by which sources are ordered")
         for what, value, most in (
             ("capacity", capacity, _LARGEST),
             ("most_sources", most_sources, MOST_SLOTS - 1),
@@ -207,18 +209,34 @@ class ScaleGate:
         if self.is_closing:
             raise StateError("the input of this gate has ended: close() was called; open a new gate")
 
-    def prepare(self, data: object, name: str) -> tuple[pa.Table, Array]:
-        """Rows of a source as a table of the gate's schema, with their times in ticks."""
+    def table(self, data: object, name: str) -> pa.Table:
+        """Rows of a source as a table, which `prepare` takes."""
+        return as_table(data, f"the input of source {name!r}", (self._time,))
+
+    def prepare(
+        self, table: pa.Table, name: str, check: Callable[[Array, pa.DataType], None]
+    ) -> tuple[pa.Table, Array]:
+        """Rows as a table of the gate's schema, with their times in ticks, which `check` may refuse."""
         what = f"the input of source {name!r}"
-        table = as_table(data, what, (self._time,))
-        with self._members:
-            rows = conform(table, self._schema, what, "All sources of a gate have one schema: cast or select")
-            if self._schema is None:
-                self._fix(rows.schema)
-        ticks, bad = to_ticks(rows.column(self._time), 1)
+        if self._schema is None:
+            with self._members:
+                # What is refused decides no schema.
+                prepared = self._prepared(table, what, check)
+                self._schema = self._schema or prepared[0].schema
+                return prepared
+        return self._prepared(table, what, check)
+
+    def _prepared(
+        self, table: pa.Table, what: str, check: Callable[[Array, pa.DataType], None]
+    ) -> tuple[pa.Table, Array]:
+        rows = conform(table, self._schema, what, "All sources of a gate have one schema: cast or select")
+        time_kind(self._time, column_type(rows.schema, self._time, "gate's"))
+        times = rows.column(self._time)
+        ticks, bad = to_ticks(times, 1)
         if bad is not None and bad.any():
             at = int(np.argmax(bad))
             raise InputError(f"row {at} of {what} has no time, {self._time} is NULL: drop such rows before pushing")
+        check(ticks, times.type)
         return rows, ticks
 
     def tick(self, value: object) -> int:
@@ -227,12 +245,13 @@ class ScaleGate:
             raise StateError("the type of times is not known yet: push a row first, or give schema= to ScaleGate")
         return one_tick(self._schema.field(self._time), value)
 
-    def value(self, tick: int) -> object:
-        """A tick as a value of the time column; None for the beginning and the end of times."""
+    def value(self, tick: int, type_: pa.DataType | None = None) -> object:
+        """A tick as a value of the time column, of this type or its own; None for the first and the last of times."""
         limits = np.iinfo(np.int64)
-        if self._schema is None or tick in (limits.min, limits.max):
+        if type_ is None and self._schema is not None:
+            type_ = self._schema.field(self._time).type
+        if type_ is None or tick in (limits.min, limits.max):
             return None
-        type_ = self._schema.field(self._time).type
         if type_ == pa.uint64():
             return int(np.int64(tick).view(np.uint64) ^ np.uint64(1 << 63))
         width = pa.int32() if type_.bit_width == 32 else pa.int64()
@@ -379,10 +398,10 @@ class ScaleGateSource:
             InputError: a time is NULL, or before the one before it, or before `time`; nothing was taken.
             StateError: the source has finished; with the gate closed meanwhile, `tuples` says how many were taken.
         """
-        rows, ticks = self._gate.prepare(data, self._name)
+        table = self._gate.table(data, self._name)
         with self._lock:
             self._check_open()
-            self._check_order(ticks)
+            rows, ticks = self._gate.prepare(table, self._name, self._check_order)
             return self._add(rows, ticks, timeout) if rows.num_rows else 0
 
     def advance(self, time: object) -> None:
@@ -445,13 +464,13 @@ class ScaleGateSource:
         if self._finished:
             raise StateError(f"source {self._name!r} has finished and takes no more rows; open another one")
 
-    def _check_order(self, ticks: Array) -> None:
+    def _check_order(self, ticks: Array, type_: pa.DataType) -> None:
         floor = self._gate.clock(self._slot)
         if ascends(ticks, floor):
             return
         at = int(np.argmax(ticks < np.concatenate([[floor], ticks[:-1]])))
         before = "the row before it" if at else "the time that its source has come to"
-        own, last = (self._gate.value(int(tick)) for tick in (ticks[at], ticks[at - 1] if at else floor))
+        own, last = (self._gate.value(int(tick), type_) for tick in (ticks[at], ticks[at - 1] if at else floor))
         raise InputError(
             f"row {at} of source {self._name!r} has the time {own}, earlier than {before}, {last}: a source's times do "
             "not fall; sort its rows"
