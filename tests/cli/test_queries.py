@@ -136,7 +136,8 @@ def test_a_dry_run_and_explain(live: Live, cli: Cli) -> None:
     live.engine.tick()
     explained = cli("query", "explain", "near")
     assert "quotes ⋈ trades" in explained.out
-    assert "share_eagerly" in explained.out
+    assert "near joins group 0, because it has no step in common with another query\n" in explained.out
+    assert "share_eagerly" not in explained.out and "\\n" not in explained.out
     data = json.loads(cli("query", "explain", "near", "--json").out)
     kept = {node["id"] for node in data["nodes"]}
     assert all({edge["from"], edge["to"]} <= kept for edge in data["edges"])

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from streamjoin.model.errors import ExpressionError, SchemaError
 from streamjoin.model.expression import nodes as x
+from streamjoin.model.expression.aggregates import AGGREGATES
 from streamjoin.model.expression.arrow_results import to_arrow
 from streamjoin.model.expression.cast_types import CAST_TYPES
 from streamjoin.model.expression.evaluation import evaluate, from_arrow
@@ -416,6 +417,8 @@ def test_the_page_lists_every_function_and_type() -> None:
     assert set(names) >= {name for name in FUNCTIONS if name.isidentifier()}
     for name in names:
         assert name in FUNCTIONS or name in ("CAST", "EXTRACT", "NULLIF", "TRY_CAST")
+    (listed,) = re.findall(r"SUMMARIES = \[(.*?)\]", script)
+    assert re.findall(r'"(\w+)"', listed) == sorted([*AGGREGATES, "HOP", "TUMBLE"])
     page = (Path(__file__).parents[2] / "docs/adhoc-sql.md").read_text()
     table = page.partition("## Functions")[2].partition("## ")[0]
     told = set(re.findall(r"`([A-Z_0-9]+)", table))

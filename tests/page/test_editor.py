@@ -184,9 +184,13 @@ def test_what_may_come_at_the_caret(page: Page) -> None:
     assert completed(page, "SELECT a.s", " FROM quotes a") == ["sym"]
     assert completed(page, "SELECT trades.p", " FROM trades") == ["px"]
     assert completed(page, "SELECT b.", " FROM quotes AS a") == []
-    assert completed(page, "SELECT * FROM trades WHERE b") == ["BETWEEN"], "quotes is not in this query"
+    assert completed(page, "SELECT * FROM trades WHERE b") == ["BETWEEN", "BY"], "quotes is not in this query"
     assert completed(page, "SELECT * FROM trades t JOIN quotes q WITHIN 3 mi") == ["MILLISECONDS", "MINUTES"]
     assert completed(page, "SELECT * FROM trades t ASOF JOIN quotes q TOLERANCE 3 sec") == ["SECONDS"]
+    assert completed(
+        page, "SELECT * FROM trades t WINDOW JOIN quotes q ON q.sym = t.sym RANGE BETWEEN 3 SECONDS prec"
+    ) == ["PRECEDING"]
+    assert completed(page, "SELECT sym, cou", " FROM trades") == ["COUNT"]
     assert completed(page, "SELECT px AS p", " FROM trades") == [], "a new name is the reader's own"
     assert completed(page, "SELECT * FROM trades WHERE sym = 's") == []
     assert completed(page, "SELECT 1 -- s") == []

@@ -16,6 +16,17 @@ WIDTHS = (390, 768, 1280, 1920)
 UPDATES = 60
 """As many as a minute has at a batch a second, where they are quick to draw."""
 WORDS = r"share_eagerly|group_by_cost|reorder_joins|\bgroup \d|\bs\d\.|partial|cardinal|selectiv"
+OTHERS = {
+    "around": (
+        "SELECT t.sym, count(*) AS n FROM trades t WINDOW JOIN quotes q ON t.sym = q.sym "
+        "RANGE BETWEEN 5 SECONDS PRECEDING AND CURRENT ROW EXCLUDE PREVAILING"
+    ),
+    "grouped": (
+        "SELECT t.sym, count(*) AS n FROM trades t JOIN quotes q WITHIN 1 SECOND ON t.sym = q.sym "
+        "GROUP BY t.sym, TUMBLE(t.ts, INTERVAL '1 second')"
+    ),
+    "alone": "SELECT t.sym, t.px FROM trades t WHERE t.qty > 3",
+}
 WATCH = """() => {
     globalThis.shifts = [];
     const element = (node) => (node?.nodeType === 1 ? node : node?.parentElement)?.outerHTML?.slice(0, 90);
@@ -112,7 +123,14 @@ def test_nothing_moves_while_figures_change(queries: int, width: int, growing: L
 
 def test_nothing_is_cut_off_and_nothing_is_in_the_engines_own_words(growing: LightService, visit: Visit) -> None:
     grow(growing, 3)
+    for name, sql in OTHERS.items():
+        growing.engine.create(sql, name)
     page = settled(visit(growing.address), len(growing.engine.queries()))
+    expect(page.locator(".node.is-window")).to_contain_text("trades ⋈ quotes")
+    expect(page.locator(".node.is-groups")).to_contain_text("windows of 1 s")
+    expect(page.get_by_text("Sharing: around has no join step to share")).to_be_visible()
+    page.locator(".node.is-groups").click()
+    expect(page.locator("#inspector")).to_contain_text("Open groups")
     page.locator(".node.is-join").first.click()
     page.locator("#sql").fill("SELECT t.sym, t.px FROM trades AS t JOIN quotes AS q WITHIN 5 SECONDS ON t.sym = q.sym")
     expect(page.locator(".preview tbody tr")).to_have_count(5)
@@ -121,6 +139,8 @@ def test_nothing_is_cut_off_and_nothing_is_in_the_engines_own_words(growing: Lig
         assert page.evaluate(CUT) == [], width
     told = page.evaluate("document.body.innerText")
     assert re.findall(WORDS, told) == []
+    for name in OTHERS:
+        growing.engine.drop(name)
 
 
 def test_a_path_is_that_of_the_query_of_the_name(growing: LightService, visit: Visit) -> None:

@@ -14,8 +14,9 @@ import pytest
 from streamjoin.adhoc import Engine, MemorySink, Settings
 from streamjoin.model.errors import CheckpointError
 from streamjoin.queries.engine import engine as engine_module
+from streamjoin.queries.engine import inbox as inbox_module
 from streamjoin.queries.engine.figures import CatchUp
-from streamjoin.queries.engine.inbox import Pace, Staging, plain_position
+from streamjoin.queries.engine.inbox import Inbox, Pace, SourceBatch, Staging, plain_position
 from streamjoin.queries.engine.info import CatchingUp
 from streamjoin.queries.engine.loop import TableRowsOut
 from streamjoin.queries.sources.base import SourceRows
@@ -297,3 +298,27 @@ def test_a_start_does_not_wait_for_a_long_batch(tmp_path: Path, monkeypatch: pyt
     engine = opened(tmp_path)
     engine.start()
     engine.stop()
+
+
+def test_streams_that_are_read_at_the_same_moments_come_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "LINGER", 600)
+    inbox, taken = Inbox(), []
+    for name in ("l", "r", "empty", "broken"):
+        inbox.expect(name)
+    taking = threading.Thread(target=lambda: taken.append(inbox.take()))
+    taking.start()
+    rows = SCHEMA.empty_table()
+    for name in ("l", "r"):
+        with inbox.reading(name):
+            pass
+        inbox.put(SourceBatch(name, 0, rows))
+    inbox.expect_none("empty")
+    with pytest.raises(OSError), inbox.reading("broken"):
+        raise OSError
+    taking.join()
+    first = taken[0]
+    assert first is not None and first.given.keys() == {"l", "r"}
+    # Nobody waits for what was given.
+    inbox.put(SourceBatch("l", 1, rows))
+    later = inbox.take()
+    assert later is not None and later.given.keys() == {"l"}

@@ -12,9 +12,11 @@ import pytest
 from starlette.responses import Response
 
 from streamjoin.model.errors import StateError
-from streamjoin.queries.core.changes import Create
+from streamjoin.queries.core.changes import Create, Pause
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
+from streamjoin.queries.core.unshared import open_core
+from streamjoin.queries.engine.info import QueryInfo
 from streamjoin.service import app as application
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
@@ -121,6 +123,43 @@ def test_a_join_is_one_node_whichever_side_drives_it() -> None:
     ends = {edge["from"] for edge in graph["edges"] if edge["to"] == "sink:three"}
     assert len(ends) == 1
     assert readable("any tuple in the window", ["a", "b"]) == "any tuple in the window"
+
+
+def test_window_joins_and_groups_are_steps_before_the_sinks() -> None:
+    around = "SELECT t.sym, {counted} AS n FROM trades t WINDOW JOIN quotes q ON t.sym = q.sym "
+    around += "RANGE BETWEEN 5 SECONDS PRECEDING AND CURRENT ROW EXCLUDE PREVAILING"
+    after = " WINDOW JOIN quotes p ON t.sym = p.sym RANGE BETWEEN CURRENT ROW AND 1 SECOND FOLLOWING EXCLUDE PREVAILING"
+    grouped = f"SELECT t.sym, count(*) AS n {NEAR[NEAR.index('FROM') :]} GROUP BY t.sym, TUMBLE(t.ts, INTERVAL '{{}}')"
+    for sharing in ("cost", "nothing"):
+        core = open_core(feeds.STREAMS, Settings(sharing=sharing))
+        core.apply([Create("near", NEAR), Create("around", around.format(counted="count(*)"))])
+        core.apply([Create("twice", around.format(counted="count(q.ts) AS m, count(p.ts)") + after)])
+        core.apply([Create("short", grouped.format("10 seconds")), Create("long", grouped.format("1 minute"))])
+        core.process(0, feeds.batch(0))
+        explanation = core.explain()
+        infos = [QueryInfo(name, "", "running", 0, 0.0, 0, 0.0, None, "memory", ()) for name in core.queries]
+        graph = PlanGraph(explanation, [], infos, {"around": 3}).as_data()
+        nodes = {node["id"]: node for node in graph["nodes"]}
+        into = {
+            name: [nodes[edge["from"]] for edge in graph["edges"] if edge["to"] == f"sink:{name}"]
+            for name in core.queries
+        }
+        (window,), (second,), (groups,) = into["around"], into["twice"], into["short"]
+        assert [node["kind"] for node in into["near"]] == ["join"]
+        assert (window["kind"], window["detail"], window["rate"]) == ("window", "sym, from -5 s to 0", 3)
+        assert window["label"].startswith("trades ⋈ quotes: window join by t.sym = q.sym")
+        assert (second["label"].partition(":")[0], second["detail"]) == (
+            "trades ⋈ quotes ⋈ quotes",
+            "sym, from 0 to 1 s",
+        )
+        before = {nodes[edge["from"]]["label"] for edge in graph["edges"] if edge["to"] == second["id"]}
+        assert {label.partition(":")[0] for label in before} == {"trades ⋈ quotes", "quotes"}
+        assert groups["kind"] == "groups"
+        if sharing == "cost":
+            assert (groups["label"], groups["queries"]) == ("by sym: windows of 10 s and 1 min", ["long", "short"])
+            assert "long, short: groups by t.sym, windows of 10 s and 1 min" in str(explanation)
+        core.apply([Pause("around"), Pause("short"), Pause("long")])
+        assert {step.queries for step in core.explain().last_steps} == {("twice",)}
 
 
 def test_decisions_show_at_their_queries() -> None:

@@ -243,19 +243,21 @@ def preview(reply: Record) -> None:
 def explained(record: Record, nodes: Sequence[Record]) -> None:
     """A query's part of the plan."""
     query(record)
-    table = _table("step", "what", "shared with", "a batch", "selectivity", right=("a batch", "selectivity"))
-    for node in nodes:
+    table = _table("step", "what", "shared with", "rows/s", "selectivity", right=("rows/s", "selectivity"))
+    # What only some queries add to the shared steps comes last in the plan.
+    for node in sorted(nodes, key=lambda node: node["kind"] == "sink"):
         others = [name for name in node["queries"] if name != record["name"]]
         table.add_row(
             escape(node["kind"]),
             escape(node["label"]),
             escape(", ".join(others)) or "-",
-            f"{node['rate']:,.4g}",
+            f"{node['rows_per_second']:,.4g}",
             f"{node['selectivity']:.1%}",
         )
     _print(table)
-    for reason in dict.fromkeys(node["reason"] for node in nodes if node["reason"]):
-        _print(escape(reason))
+    made = {(one["batch"], one["what"], one["why"]) for node in nodes for one in node["decisions"] if one["changed"]}
+    for batch, what, why in sorted(made):
+        _print(escape(f"batch {batch}: {what}, because {why}"))
 
 
 def _state(state: str) -> str:

@@ -1,4 +1,4 @@
-"""The current plan as one graph: sources, selections, joins and sinks, with figures per batch and per second.
+"""The current plan as one graph: sources, selections, joins, groups and sinks, with figures per batch and per second.
 
 The engine's plan is a forest: new tuples of each stream have their own path. A join of the same streams by the same
 conditions is one node here, whichever stream drives it, with the figures of its steps added up. Costs count partial
@@ -11,15 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from streamjoin.queries.core.explain import Explanation, RootFigures, StepFigures
+from streamjoin.queries.core.explain import Explanation, LastStep, RootFigures, StepFigures
 from streamjoin.queries.engine.info import QueryInfo, StreamInfo
 from streamjoin.queries.optimizer.plans import Decision
 
 _ROLE = re.compile(r"\bs(\d+)\.")
 _NEXT_TERM = re.compile(r" AND (?=s\d+\.)")
 _BAND = re.compile(r"^(\S+) - (\S+) BETWEEN (\S+) AND (\S+)$")
+
+
+_COLUMN = re.compile(r"^\w+\.(\w+)$")
+_LAST: Final = ("window", "groups")
 
 
 @dataclass
@@ -89,6 +93,8 @@ class PlanGraph:
             node.rate, node.cardinality, node.selectivity = stream.rate, stream.held, stream.selected
         for root in explanation.roots:
             self._add(root)
+        for last in explanation.last_steps:
+            self._last(last)
         for query in queries:
             # A paused query has no step, but still has a sink.
             node = self._node(f"sink:{query.name}", "sink", query.name)
@@ -96,9 +102,7 @@ class PlanGraph:
             node.detail = re.split(r"[ ,]", query.sink, maxsplit=1)[0]
             node.rate = node.cardinality = float(given.get(query.name, 0))
             node.rows_per_second = query.rows_per_second
-            for edge in self._edges:
-                if edge[1] == node.id:
-                    self._edges[edge], self._per_second[edge] = node.rate, node.rows_per_second
+            self._given(node.id, query, node.rate)
 
     def as_data(self) -> dict[str, Any]:
         """The graph as JSON data for the REST interface."""
@@ -156,6 +160,43 @@ class PlanGraph:
         for name in step.ends:
             self._node(f"sink:{name}", "sink", name).queries = {name}
             self._edge(id_, f"sink:{name}", 0.0, 0.0)
+
+    def _last(self, last: LastStep) -> None:
+        """Put a step between what leads to the sinks of its queries and these."""
+        sinks = {f"sink:{name}" for name in last.queries}
+        into = [edge for edge in self._edges if edge[1] in sinks]
+        if not into:
+            return
+        kind = "groups" if last.stream is None else "window"
+        node = self._node(f"{kind}:{last.queries[0]}:{last.stream}:{last.detail}", kind, "")
+        terms = ", ".join(_COLUMN.sub(r"\1", brief(condition)) for condition in last.conditions)
+        if last.stream is None:
+            node.label = f"by {terms or 'window alone'}: {last.detail}"
+        else:
+            left = self._nodes[into[0][0]].label.partition(":")[0]
+            by = " and ".join(last.conditions) or "time alone"
+            node.label = f"{left} ⋈ {last.stream}: window join by {by}, {last.detail}"
+        node.detail = f"{terms}, {last.detail}" if last.stream and terms else last.detail
+        node.queries |= set(last.queries)
+        for edge in into:
+            before = self._nodes[edge[0]]
+            self._edges[edge[0], node.id], self._per_second[edge[0], node.id] = before.rate, before.rows_per_second
+            self._edges[node.id, edge[1]] = self._edges.pop(edge)
+            node.group = before.group
+        if last.stream is not None:
+            self._edge(self._selection(last.stream, node.group or 0, last.queries), node.id, 0.0, 0.0)
+
+    def _given(self, id_: str, query: QueryInfo, rate: float) -> None:
+        """Put the rows of a query on what leads to its sink; no other figures say what its last steps let pass."""
+        for edge in [edge for edge in self._edges if edge[1] == id_]:
+            before = self._nodes[edge[0]]
+            if id_.startswith("sink:") or before.kind in _LAST:
+                self._edges[edge], self._per_second[edge] = rate, query.rows_per_second
+            if before.kind in _LAST:
+                before.rate += rate
+                before.rows_per_second += query.rows_per_second
+                before.cardinality += query.groups.groups if query.groups is not None else 0
+                self._given(before.id, query, rate)
 
     def _step(self, step: StepFigures, before: str, group: int, path: list[str], conditions: list[str]) -> None:
         path = [*path, step.stream]

@@ -10,14 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from streamjoin._html import column_table, fact_table
+from streamjoin.model.durations import describe
+from streamjoin.queries.core.changes import QueryRegistry
 from streamjoin.queries.core.execution import Execution
 from streamjoin.queries.core.probe_plan import Paths
 from streamjoin.queries.core.recent_counts import NOTHING, StepRates
 from streamjoin.queries.core.running_plan import Step
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared_join import StepCounts
-from streamjoin.queries.language.plan import query_name
+from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.queries.optimizer.optimizer import Optimizer
 from streamjoin.queries.optimizer.plans import Decision, Facts
 from streamjoin.queries.optimizer.rules import cost_apart, plan_cost
@@ -90,6 +94,23 @@ class RootFigures:
 
 
 @dataclass(frozen=True)
+class LastStep:
+    """What the results of shared steps still go through, outside of them: a window join, or groups.
+
+    `stream` is what a window join summarises; groups have none. Queries over one join with the same keys share groups.
+    """
+
+    queries: tuple[str, ...]
+    stream: str | None
+    conditions: tuple[str, ...]
+    detail: str
+
+    def __str__(self) -> str:
+        what = f"window join with {self.stream}" if self.stream else "groups"
+        return f"{', '.join(self.queries)}: {what} by {', '.join(self.conditions) or 'time alone'}, {self.detail}"
+
+
+@dataclass(frozen=True)
 class TaskFigures:
     """A task of the last batch: its result rows, its seconds, those by component, and whether it began from files.
 
@@ -125,6 +146,7 @@ class Explanation:
     roots: tuple[RootFigures, ...]
     decisions: tuple[Decision, ...]
     tasks: tuple[TaskFigures, ...] = ()
+    last_steps: tuple[LastStep, ...] = ()
 
     def __str__(self) -> str:
         costs = f"{self.cost_shared:,.4g} shared, {self.cost_apart:,.4g} apart"
@@ -138,6 +160,7 @@ class Explanation:
         for root in self.roots:
             lines.append(f"group {root.group}, new tuples of {root.driver}")
             lines += _tree(root.step, "")
+        lines += map(str, self.last_steps)
         lines += [f"task {number} of the last batch: {task}" for number, task in enumerate(self.tasks)]
         lines.append("last decisions:" if self.decisions else "no decisions yet")
         return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])
@@ -182,11 +205,12 @@ class Explanation:
 def explain(
     settings: Settings,
     optimizer: Optimizer,
-    queries: Mapping[str, Paths],
+    registry: QueryRegistry,
     execution: Execution,
     held: Mapping[str, int],
 ) -> Explanation:
     """The explanation of a plan; `held` says how many tuples of each stream are."""
+    queries = registry.paths
     facts = Facts(queries, optimizer.statistics, settings)
     streams = tuple(
         StreamFigures(
@@ -210,7 +234,35 @@ def explain(
             for step in first_join.directions
         ),
         optimizer.decisions,
+        last_steps=last_steps(registry),
     )
+
+
+def last_steps(registry: QueryRegistry) -> tuple[LastStep, ...]:
+    """What rows go through after the shared steps, by query."""
+    steps = [
+        LastStep((name,), stream.name, tuple(map(str, step.conditions)), f"from {low} to {high}")
+        for name, entry in registry.queries.items()
+        if not entry.paused
+        for step in entry.query.kind_steps
+        if step.summary is not None
+        for stream in [entry.query.source(step.right).stream]
+        for low, high in [[_length(at, stream) for at in (step.summary.low, step.summary.high)]]
+    ]
+    for feed in registry.feeds.values():
+        grouped = [entry.query.grouping for entry in feed.members.values() if entry.query.grouping is not None]
+        stream = feed.live.query.sources[0].stream
+        sizes = {each.window.size: _length(each.window.size, stream) for each in grouped}
+        windows = "windows of " + " and ".join(text for _, text in sorted(sizes.items()))
+        keys = tuple(map(str, grouped[0].keys))
+        steps.append(LastStep(tuple(sorted(feed.members)), None, keys, windows))
+    return tuple(steps)
+
+
+def _length(ticks: int, stream: Stream) -> str:
+    if pa.types.is_integer(stream.schema.field(stream.time).type) or ticks == 0:
+        return f"{ticks:,}"
+    return describe(ticks) if ticks > 0 else f"-{describe(-ticks)}"
 
 
 def _selected_share(stream: str, queries: Mapping[str, Paths], facts: Facts) -> float:

@@ -244,7 +244,9 @@ class Unshared:
         streams = {figures.name: figures for one in explanations for figures in one.streams}
         roots = [replace(root, group=number) for number, one in enumerate(explanations) for root in one.roots]
         cost = sum(one.cost_apart for one in explanations)
-        return Explanation("nothing", len(explanations), cost, cost, tuple(streams.values()), tuple(roots), ())
+        last = tuple(step for one in explanations for step in one.last_steps)
+        count = len(explanations)
+        return Explanation("nothing", count, cost, cost, tuple(streams.values()), tuple(roots), (), last_steps=last)
 
     def costs(self) -> dict[str, QueryCost]:
         """What each query cost in the last batch, and holds after it."""

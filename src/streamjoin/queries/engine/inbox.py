@@ -279,17 +279,26 @@ class Inbox:
             self._changed.notify_all()
         return question.answer
 
-    @contextmanager
-    def reading(self, stream: str) -> Iterator[None]:
-        """While a stream's tuples are read, a batch waits for them a moment."""
+    def expect(self, stream: str) -> None:
+        """A batch waits a moment for the tuples of a stream, until they are given or there are none."""
         with self._changed:
             self._reading.add(stream)
+
+    def expect_none(self, stream: str) -> None:
+        """A stream has no tuples for the next batch."""
+        with self._changed:
+            self._reading.discard(stream)
+            self._changed.notify_all()
+
+    @contextmanager
+    def reading(self, stream: str) -> Iterator[None]:
+        """While a stream's tuples are read, and until they are given, a batch waits for them a moment."""
+        self.expect(stream)
         try:
             yield
-        finally:
-            with self._changed:
-                self._reading.discard(stream)
-                self._changed.notify_all()
+        except BaseException:
+            self.expect_none(stream)
+            raise
 
     def hand(self, one: SourceBatch) -> None:
         """Give tuples and wait until they are safe.
@@ -308,6 +317,7 @@ class Inbox:
                 if one.stream in self._given:
                     raise StateError(f"a batch of stream {one.stream!r} waits already")
             self._given |= {one.stream: one for one in given}
+            self._reading -= self._given.keys()
             self._changed.notify_all()
 
     def _refuse_when_closed(self) -> None:

@@ -231,6 +231,7 @@ class StreamReaders:
         name = feed.stream.name
         if self._feeds.get(name) is not feed or self._inbox.closed:
             return False
+        self._inbox.expect_none(name)
         if self._executor.gone:
             self._fail(StateError(f"Spark has stopped: {error}"))
             return False

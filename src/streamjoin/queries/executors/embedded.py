@@ -33,6 +33,9 @@ from streamjoin.queries.sources.base import SourceReader, TupleSource, is_behind
 IDLE = 0.05
 """Seconds after which a source that had nothing is asked again, unless a trigger says otherwise."""
 
+AHEAD = 0.01
+"""Seconds before a trigger at which a source says that it is about to be read, for one batch to take all of them."""
+
 SOON = 0.01
 """Seconds after which a source that is still fetching is asked again, where somebody waits for it."""
 
@@ -103,7 +106,6 @@ class SourceFeed:
         self._source, self._inbox, self._keeper, self._journal, self._every = source, inbox, keeper, journal, every
         self._stopping = threading.Event()
         self._changed = threading.Condition()
-        self._began = 0.0
         self._looked_at = 0.0
         """When the last read began, by the monotonic clock."""
         self._empty_reads = 0
@@ -184,6 +186,7 @@ class SourceFeed:
             self._keeper.stream_recovered(self)
         begun = self._looked_at
         if not self._staging.has_more:
+            self._inbox.expect_none(self.stream.name)
             self._keeper.stream_progress(self, 0.0, 0.0)
             self._found_nothing(reader)
             return False
@@ -204,7 +207,6 @@ class SourceFeed:
         )
         self._staging.handed(given)
         self.position = given.position
-        self._began = begun
         self._tell_progress(reader, given.position, before - self._staging.share_left)
         return True
 
@@ -226,15 +228,22 @@ class SourceFeed:
             self._changed.notify_all()
 
     def _wait_for_more(self, handed: bool) -> None:
-        if self._staging.has_more:
+        if self._staging.has_more or (handed and not self._every):
             return
-        left = self._every - (time.monotonic() - self._began) if handed else max(self._every, IDLE)
-        if left <= 0:
+        period = self._every if handed else max(self._every, IDLE)
+        if not self._every:
+            self._wait_until(time.monotonic() + period)
             return
-        until = time.monotonic() + left
+        look = next_look(self._looked_at, period)
+        self._wait_until(look - AHEAD)
+        self._inbox.expect(self.stream.name)
+        self._wait_until(look)
+
+    def _wait_until(self, moment: float) -> None:
+        """Wait, unless somebody wants to know what there is, or the engine stops."""
         with self._changed:
             while not self._stopping.is_set() and self._wanted <= self._empty_reads:
-                left = until - time.monotonic()
+                left = moment - time.monotonic()
                 if left <= 0:
                     return
                 self._changed.wait(left)
@@ -290,6 +299,15 @@ class SourceFeed:
             self.stream.name, time.monotonic() - asked,
         )  # fmt: skip
         return True
+
+
+def next_look(begun: float, period: float) -> float:
+    """When a source is looked into again: all of them at the same moments, so that one batch takes what each has.
+
+    >>> [next_look(begun, 2.0) for begun in (10.1, 11.9, 12.0)]
+    [12.0, 12.0, 14.0]
+    """
+    return (begun // period + 1) * period
 
 
 def _left(reader: SourceReader, position: Position | None) -> float:

@@ -53,7 +53,7 @@ def _joined(paths: Paths, choice: Choice, shared: int) -> Decision:
     name, total = paths.query.name, sum(len(order) - 1 for order in choice.orders)
     if not total:
         what = f"{query_name(name)} selects from {paths.query.sources[0].stream.name}"
-        why = "other queries do, and values are looked up once for all" if shared else "it joins nothing"
+        why = "other queries do, and values are looked up once for all" if shared else "it has no join step to share"
         return Decision("share_eagerly", what, why, queries=(name,))
     why = f"{shared} of its {total} steps run already" if shared else "it has no step in common with another query"
     what, figures = f"{query_name(name)} joins group {choice.group}", {"shared steps": shared, "steps": total}

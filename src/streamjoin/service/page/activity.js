@@ -17,7 +17,7 @@ const who = (queries, one, many) => `${names(queries)} ${queries.length > 1 ? ma
 const RULES = {
   share_eagerly: ({ queries, figures }) => {
     const [shared, all] = [figures["shared steps"], figures.steps];
-    if (all === undefined) return who(queries, "reads one stream and joins nothing", "read one stream each and join nothing");
+    if (all === undefined) return who(queries, "has no join step to share", "have no join step to share");
     if (!shared) return `${who(queries, "computes its", "compute their")} own join steps: no other query has them`;
     if (shared === all) return `${who(queries, "uses", "use")} join steps that run already`;
     return `${who(queries, "uses some of its", "use some of their")} join steps together with others`;

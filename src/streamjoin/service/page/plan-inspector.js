@@ -12,7 +12,9 @@ const fact = (name, value) => (value === "–" ? null : [h("dt", {}, name), h("d
 
 function facts(node) {
   const { rows_per_second: rows, candidates_per_second: compared } = node;
-  if (node.kind !== "join") return [fact("Rows", rate(rows)), ...(node.kind === "sink" ? [] : [fact("Rows held", count(node.cardinality))])];
+  if (node.kind === "groups") return [fact("Rows", rate(rows)), fact("Open groups", count(node.cardinality))];
+  if (["sink", "window"].includes(node.kind)) return [fact("Rows", rate(rows))];
+  if (node.kind !== "join") return [fact("Rows", rate(rows)), fact("Rows held", count(node.cardinality))];
   const found = compared > 0 ? ` (${share(rows / compared)})` : "";
   return [fact("Pairs compared", rate(compared)), fact("Pairs found", `${rate(rows)}${found}`), fact("Time per second", milliseconds((node.load ?? 0) * 1000)), fact("Share of all joins", share(node.part))];
 }
@@ -44,7 +46,7 @@ export function saved({ "cost before": before, "cost after": after }) {
 
 /* What the optimizer decided about the queries of a step, as one would say it. */
 const REASONS = {
-  share_eagerly: ({ figures }) => (!("steps" in figures) ? "Queries over one stream join nothing: its values are looked up once for all of them." : figures["shared steps"] ? "A new query found steps like its own running, and uses them." : "It began with a query that had nothing in common with others."),
+  share_eagerly: ({ figures }) => (!("steps" in figures) ? "Its queries have no join step to share: values are looked up once for all of them." : figures["shared steps"] ? "A new query found steps like its own running, and uses them." : "It began with a query that had nothing in common with others."),
   group_by_cost: ({ changed, figures }) => (changed ? `Its queries were put together anew${saved(figures)}.` : "Its queries stay together: nothing else would be less work."),
   reorder_joins: ({ changed, figures }) => (changed ? `The streams are joined in another order${saved(figures)}.` : "The order in which streams are joined stays: no other would be less work."),
 };

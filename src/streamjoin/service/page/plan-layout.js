@@ -5,7 +5,7 @@ least moves that keep the order and the gaps. Edges that skip layers bend around
 stand-in in every layer they pass. */
 
 const SWEEPS = 12;
-const FLOORS = { source: 0, selection: 1, join: 2, sink: 3 };
+const FLOORS = { source: 0, selection: 1, join: 2, window: 2, groups: 3, sink: 3 };
 
 export function layout(nodes, edges, { width, height, across, along, vertical = false }) {
   const known = new Map(nodes.map((node) => [node.id, node]));

@@ -5,8 +5,14 @@ import { count, milliseconds, names, plural } from "./format.js";
 const MOST_NODES = 36;
 /** How many of a folded branch each click shows. */
 export const UNFOLDED_AT_ONCE = 24;
-export const KINDS = { source: "Source", selection: "Selection", join: "Join", sink: "Sink" };
-const MANY = { selection: ["selection", "selections"], join: ["join", "joins"], sink: ["query", "queries"] };
+export const KINDS = { source: "Source", selection: "Selection", join: "Join", window: "Window join", groups: "Groups", sink: "Sink" };
+const MANY = {
+  selection: ["selection", "selections"],
+  join: ["join", "joins"],
+  window: ["window join", "window joins"],
+  groups: ["grouping", "groupings"],
+  sink: ["query", "queries"],
+};
 
 /** Only queries, sorted, no name twice. */
 const users = (node) => [...new Set(node.queries ?? [])].sort();

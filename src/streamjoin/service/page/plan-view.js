@@ -23,6 +23,8 @@ const GLYPHS = {
   source: "M0 4h5m-2-3 3 3-3 3M9 0v8",
   selection: "M0 0h9L5.5 4v4L3.5 7V4Z",
   join: "M0 0v8l9-8v8Z",
+  window: "M0 0v8l9-8v8ZM4.5 0v8",
+  groups: "M0 1h9M0 4h6M0 7h3",
   sink: "M0 5v3h9V5M4.5 0v5m-2.2-2 2.2 2 2.2-2",
 };
 
@@ -249,7 +251,7 @@ function start(scroll) {
   view.edgeLayer = s("g", { "aria-hidden": "true" });
   view.ghostLayer = s("g", { "aria-hidden": "true" });
   view.nodeLayer = s("g");
-  view.svg = s("svg", { class: "plan-graph live", role: "group", "aria-label": "The plan: sources, selections, joins and sinks. Arrow keys go from step to step, Enter tells about one.", onkeydown: key }, view.edgeLayer, view.ghostLayer, view.nodeLayer);
+  view.svg = s("svg", { class: "plan-graph live", role: "group", "aria-label": "The plan: sources, selections, joins, groups and sinks. Arrow keys go from step to step, Enter tells about one.", onkeydown: key }, view.edgeLayer, view.ghostLayer, view.nodeLayer);
   scroll.replaceChildren(view.svg);
   byId("plan-foot").replaceChildren(legend());
 }

@@ -2,18 +2,21 @@
 
 import { h } from "./dom.js";
 
-export const KEYWORDS = ["SELECT", "FROM", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF", "MATCH_CONDITION", "NEAREST", "TOLERANCE", "WITHIN", "ON", "WHERE", "AND", "OR", "NOT", "AS", "BETWEEN", "IN", "LIKE", "ILIKE", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT", "DATE", "TIMESTAMP", "INTERVAL"];
+export const KEYWORDS = ["SELECT", "FROM", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "ASOF", "MATCH_CONDITION", "NEAREST", "TOLERANCE", "WITHIN", "ON", "WHERE", "AND", "OR", "NOT", "AS", "BETWEEN", "IN", "LIKE", "ILIKE", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT", "WINDOW", "RANGE", "PRECEDING", "FOLLOWING", "CURRENT", "INCLUDE", "EXCLUDE", "PREVAILING", "GROUP", "BY", "HAVING", "QUALIFY", "OVER", "PARTITION", "ORDER", "ASC", "DESC", "DATE", "TIMESTAMP", "INTERVAL"];
 export const UNITS = ["MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS", "ROWS", "UNITS"];
 export const FUNCTIONS = ["ABS", "ACOS", "ASIN", "ATAN", "ATAN2", "CAST", "CEIL", "COALESCE", "CONCAT", "CONTAINS", "COS", "DATE_PART", "DATE_TRUNC", "DEGREES", "ENDS_WITH", "EPOCH", "EPOCH_MS", "EXP", "EXTRACT", "FLOOR", "GREATEST", "JSON_EXTRACT", "JSON_EXTRACT_STRING", "LEAST", "LEFT", "LENGTH", "LN", "LOG10", "LOG2", "LOWER", "LTRIM", "NULLIF", "POWER", "RADIANS", "REGEXP_EXTRACT", "REGEXP_MATCHES", "REGEXP_REPLACE", "REPLACE", "REVERSE", "RIGHT", "ROUND", "RTRIM", "SIGN", "SIN", "SPLIT_PART", "SQRT", "STARTS_WITH", "STRPOS", "SUBSTR", "TAN", "TO_TIMESTAMP", "TRIM", "TRUNC", "TRY_CAST", "UPPER"];
+/** What summarises, and what cuts time into windows. */
+export const SUMMARIES = ["ARG_MAX", "ARG_MIN", "AVG", "COUNT", "FIRST", "HOP", "LAST", "MAX", "MEDIAN", "MIN", "QUANTILE", "STDDEV_POP", "STDDEV_SAMP", "SUM", "TUMBLE", "VAR_POP", "VAR_SAMP"];
 
 const TOKENS = /(?<space>\s+)|(?<comment>--[^\n]*|\/\*[\s\S]*?(?:\*\/|$))|(?<string>'(?:[^']|'')*(?:'|$))|(?<quoted>"(?:[^"]|"")*(?:"|$))|(?<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?<word>[\p{L}_][\p{L}\p{N}_]*)|(?<sign>[\s\S])/gu;
 const WORDS = new Set([...KEYWORDS, ...UNITS, ...UNITS.map((unit) => unit.slice(0, -1))]);
+const CALLED = new Set([...FUNCTIONS, ...SUMMARIES]);
 const MOST = 8;
 
 export function tokenize(text) {
   return [...text.matchAll(TOKENS)].map((match) => {
     let [kind] = Object.entries(match.groups).find(([, value]) => value !== undefined);
-    if (kind === "word") kind = WORDS.has(match[0].toUpperCase()) ? "keyword" : FUNCTIONS.includes(match[0].toUpperCase()) ? "function" : "name";
+    if (kind === "word") kind = WORDS.has(match[0].toUpperCase()) ? "keyword" : CALLED.has(match[0].toUpperCase()) ? "function" : "name";
     return { kind, text: match[0], start: match.index, end: match.index + match[0].length };
   });
 }
@@ -99,7 +102,7 @@ function candidates(before, text, streams) {
   if (!tokens.length) return ["SELECT"].map(option("keyword"));
   const columns = [...(known.size ? known.values() : streams)].flatMap(columnsOf);
   const aliases = [...known].map(([alias, stream]) => ({ text: alias, kind: "alias", note: stream.name }));
-  return unique([...aliases, ...columns, ...KEYWORDS.map(option("keyword")), ...FUNCTIONS.map(option("function"))]);
+  return unique([...aliases, ...columns, ...KEYWORDS.map(option("keyword")), ...[...CALLED].map(option("function"))]);
 }
 
 /** Whether the caret stands in a string or a comment, rather than behind one. */

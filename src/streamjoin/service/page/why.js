@@ -60,7 +60,7 @@ const order = { of: null, places: new Map() };
 /** The join steps of a query, those that were the slowest when it was chosen first. */
 function steps(query) {
   const joins = (state.plan?.nodes ?? []).filter(({ kind, queries }) => kind === "join" && queries.includes(query.name));
-  if (!joins.length) return [h("p", { class: "quiet" }, "It has no join step in the plan: a query over one stream selects its tuples as they come, and a paused one does nothing.")];
+  if (!joins.length) return [h("p", { class: "quiet" }, query.state === "running" ? "It has no join step that others could share: what it does itself is in Joining." : "It has no join step now.")];
   const known = joins.every(({ id }) => order.places.has(id));
   if (order.of !== query.name || !known) {
     const slowest = [...joins].sort((a, b) => (b.load ?? 0) - (a.load ?? 0));

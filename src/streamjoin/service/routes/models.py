@@ -220,7 +220,7 @@ class Node(Described):
 
     id: str
     """Its name, the same as long as the step is in the plan."""
-    kind: Literal["source", "selection", "join", "sink"]
+    kind: Literal["source", "selection", "join", "window", "groups", "sink"]
     """What it does."""
     label: str
     """What it is, for people."""
@@ -233,7 +233,7 @@ class Node(Described):
     rate: float
     """Rows that leave it."""
     cardinality: float
-    """Rows it holds, or found."""
+    """Rows it holds, or found; open groups."""
     candidates: float
     """Pairs that a join compared."""
     selectivity: float
@@ -274,7 +274,7 @@ class PlanModel(Described):
     """The shared plan as a graph."""
 
     nodes: list[Node]
-    """Sources, selections, joins and sinks."""
+    """Sources, selections, joins, what only some queries add to them (window joins, groups), sinks."""
     edges: list[Edge]
     """The flow between them."""
     decisions: list[str]
