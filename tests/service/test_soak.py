@@ -1,7 +1,7 @@
 """Minutes of creates and drops, ten a second at a batch every two seconds, one batch right after the other.
 
 Batches repeat after a while, shifted in time, so the oracle of the first of them in a query's life tells all others.
-One change of each batch goes through the interface, the others to the engine behind it: 3,600 in the suite, 6,000 in
+One change of each batch goes through the interface, the others to the engine behind it: 2,400 in the suite, 6,000 in
 `make thorough`.
 STREAMJOIN_BATCHES=900 runs for half an hour.
 """
@@ -29,7 +29,7 @@ from tests.service.asgi_client import ask
 from tests.service.conftest import NEAR
 from tests.service.ticking import TickingEngine
 
-BATCHES = int(os.environ.get("STREAMJOIN_BATCHES", "300" if THOROUGH else "180"))
+BATCHES = int(os.environ.get("STREAMJOIN_BATCHES", "300" if THOROUGH else "120"))
 PERIOD = 30
 ROWS = 4
 CHANGES = 20

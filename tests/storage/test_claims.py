@@ -17,6 +17,7 @@ from streamjoin.storage import settings
 from streamjoin.storage.claims import claim, claims, refuse_superseded
 from streamjoin.storage.log import WindowLog, new_epoch
 from streamjoin.storage.places import create_file, place
+from tests.seeds import THOROUGH
 from tests.spark.joining import CASES, blueprint, in_process, stream, tables
 from tests.stores.racing import race, writers
 from tests.stores.servers import Moto
@@ -86,7 +87,7 @@ def test_races_for_a_checkpoint(location: str) -> None:
     given = {} if storage == settings.StorageSettings() else {"s3": vars(storage.s3)}
     rng = random.Random(7)
     with writers(given) as pair:
-        ends = {race(pair, f"{location}-{number}", rng) for number in range(4)}
+        ends = {race(pair, f"{location}-{number}", rng) for number in range(4 if THOROUGH else 2)}
     # A lock on the disk refuses the second one, and a claim in a store fences the first.
     assert ends == {"fenced" if given else "refused"}
 
