@@ -19,9 +19,9 @@ from streamjoin._arrays import Array
 from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.ordered import Ordered, Work
-from streamjoin.joins.kinds.asof_operator import UndecidedRows
 from streamjoin.joins.kinds.base import Tail
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
+from streamjoin.joins.kinds.left_operator import UndecidedRows
 from streamjoin.joins.kinds.summary_rows import SummaryRows
 from streamjoin.joins.kinds.summary_state import RightSide, bounds_of
 from streamjoin.joins.registry import SUMMARY, AlgorithmChoice
