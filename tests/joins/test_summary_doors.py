@@ -14,6 +14,7 @@ from hypothesis import given, settings
 
 import streamjoin as sj
 from streamjoin.joins.kinds import summary_operator, summary_rows
+from streamjoin.joins.kinds.left_operator import LeftOperator
 from streamjoin.model.errors import NotSupportedError, SchemaError, TooManyRowsError
 from tests.joins.live_runs import ending
 from tests.joins.summary_runs import SCHEMA, Case, rows_in, summary_cases, table_of
@@ -270,7 +271,7 @@ def test_state_is_bounded_by_the_windows(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_failed_call_finds_its_tuples_where_they_were(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sides are built anew in every step, in the memory of earlier ones, also in the call that fails."""
     monkeypatch.setattr(summary_operator, "_LEAST_STORED", 2)
-    monkeypatch.setattr(summary_operator, "_LARGEST_CHUNK", 8)
+    monkeypatch.setattr(LeftOperator, "largest_chunk", 8)
     left, right = tables(300)
     wanted = sj.join(left, right, "sym", time="t", how="left", match=spec(between=(-2, 1)).match)
     made, calls = summary_rows.SummaryRows.table, [0]

@@ -38,9 +38,10 @@ from streamjoin.joins.engine.numpy_input import NumpyReader
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.settings import MAX_ROWS, OpenSettings, check_sources, check_workers
-from streamjoin.joins.kinds.asof_operator import AsOfByKey, AsOfOperator
-from streamjoin.joins.kinds.summary_operator import Summarising, SummaryOperator
-from streamjoin.joins.registry import KINDS, AlgorithmName
+from streamjoin.joins.kinds.asof_operator import AsOfOperator
+from streamjoin.joins.kinds.left_operator import LeftOperator
+from streamjoin.joins.kinds.summary_operator import SummaryOperator
+from streamjoin.joins.registry import AS_OF, KINDS, SUMMARY, AlgorithmName
 from streamjoin.model.binding import BoundSpec, bind, narrowed
 from streamjoin.model.comparisons import with_comparisons
 from streamjoin.model.errors import InputError, NotSupportedError, SpecError, StateError
@@ -51,6 +52,8 @@ from streamjoin.windows.buffer import Restore
 from streamjoin.windows.workers import Workers
 
 _DEFAULT_SOURCE = ""
+# Joins that decide left tuples, by the name in place of an algorithm.
+_DECIDING: dict[str, type[LeftOperator]] = {AS_OF: AsOfOperator, SUMMARY: SummaryOperator}
 
 
 def open(
@@ -442,11 +445,9 @@ class Join(Calls):
             return []
         bound = with_comparisons(narrowed(bind(self.spec, left, right), self._columns))
         choice = auto.begin(bound, self._settings.request, batch, self._workers.n)
-        self._operator: Operator | AsOfOperator | SummaryOperator
-        if choice.name == AsOfByKey.name:
-            self._operator = AsOfOperator(bound, choice, self._workers, self._counts)
-        elif choice.name == Summarising.name:
-            self._operator = SummaryOperator(bound, choice, self._workers, self._counts)
+        self._operator: Operator | LeftOperator
+        if choice.name in _DECIDING:
+            self._operator = _DECIDING[choice.name](bound, choice, self._workers, self._counts)
         else:
             self._operator = Operator(bound, choice, self._workers, self._counts, self._settings.general_pushes)
         self._intake = Intake(bound, self._operator, self._sources, self._counts, self._late)

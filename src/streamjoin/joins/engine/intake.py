@@ -15,9 +15,8 @@ from streamjoin.joins.engine.late import LateRows
 from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Ordered, Work
-from streamjoin.joins.kinds.asof_operator import AsOfOperator
 from streamjoin.joins.kinds.base import Tail
-from streamjoin.joins.kinds.summary_operator import SummaryOperator
+from streamjoin.joins.kinds.left_operator import LeftOperator
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import InputError
 from streamjoin.windows.buffer import Restore
@@ -36,7 +35,7 @@ class Intake:
     def __init__(
         self,
         bound: BoundSpec,
-        operator: Operator | AsOfOperator | SummaryOperator,
+        operator: Operator | LeftOperator,
         sources: Sources,
         counts: Counts,
         late: LateRows,

@@ -11,9 +11,7 @@ newest partner is then the nearest one behind, and a count window of n is a tole
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,41 +19,23 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Overflow
 from streamjoin.joins.engine.metrics import Counts
-from streamjoin.joins.engine.ordered import Ordered, Work
 from streamjoin.joins.engine.result_rows import later_time
 from streamjoin.joins.kinds.base import MISSING, Tail, gather_or_null
-from streamjoin.joins.kinds.key_numbers import KeyNumbers
-from streamjoin.joins.kinds.left_operator import UndecidedRows
-from streamjoin.joins.registry import AS_OF, AlgorithmChoice
+from streamjoin.joins.kinds.left_operator import LeftOperator, UndecidedRows
+from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.joins.types.asof import oldest
 from streamjoin.joins.types.marks import outcome
 from streamjoin.kernels.kinds.asof import NONE, pair_behind, pair_nearest, undo
 from streamjoin.kernels.times import length_word
 from streamjoin.model.binding import BoundSpec
 from streamjoin.windows.buffer import Buffer, Restore
-from streamjoin.windows.clock import FOREVER, NEVER
+from streamjoin.windows.clock import NEVER
 from streamjoin.windows.encoding import flat
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
-_LARGEST_CHUNK = 1 << 17
 # Below this many right rows dropping some does not pay.
 _LEAST_STORED = 1 << 18
-_EVERYTHING = Tail(FOREVER, last=True)
-
-
-class AsOfByKey:
-    """The name of the algorithm; the operator does its work."""
-
-    name: ClassVar[str] = AS_OF
-
-    def close(self) -> None:
-        """Do nothing: there are no threads."""
-
-    @property
-    def nbytes(self) -> int:
-        """No bytes: the operator holds them."""
-        return 0
 
 
 class _RightSide:
@@ -67,33 +47,23 @@ class _RightSide:
         self.at = 0
 
 
-class AsOfOperator:
+class AsOfOperator(LeftOperator):
     """A running as-of join by key."""
 
     def __init__(self, bound: BoundSpec, choice: AlgorithmChoice, workers: Workers, counts: Counts) -> None:
         if bound.match is None:
             raise AssertionError("an as-of join without a match")
-        self.bound = bound
-        self.choice = choice
-        self.counts = counts
-        self.algorithm = AsOfByKey()
-        self.no_rows = bound.schema.empty_table()
-        self._later: Callable[[], Array] = partial(np.empty, 0, np.int64)
+        super().__init__(bound, choice, workers, counts)
         self._match = bound.match
-        self._workers = workers
-        self._arrival = bound.spec.order == "arrival"
-        self.has_times = not self._arrival
         window = bound.windows[1]
         counted = self._arrival and bound.spec.window is not None and window.kind == "count"
         self._tolerance = window.size - 1 if counted else self._match.tolerance
         self._looks_ahead = self._match.direction != "backward"
-        self._left = UndecidedRows(bound.left_schema)
         self._right = _RightSide(_taken(bound))
         # Where partners may be ahead, for each left tuple: its partner, the time from which it is decided, and the next
         # in the chain of its key.
         self._waiting: tuple[Buffer, ...] = tuple(Buffer(np.int64) for _ in range(3)) if self._looks_ahead else ()
         self._heads = Buffer(np.int64)
-        self._numbers = KeyNumbers(bound.keys)
         self._processed = 0
         self._right_count = 0
         self._room = _LEAST_STORED
@@ -105,53 +75,14 @@ class AsOfOperator:
     # -- the operator's interface --------------------------------------------------------------------------
 
     @property
-    def later(self) -> Array:
-        """For each row of the newest step, the place of the tuple with which it came out."""
-        return self._later()
-
-    @property
     def stores(self) -> tuple[UndecidedRows, SideStore]:
         """The stored tuples of both sides."""
         return self._left, self._right.store
 
-    def at_once(self, schemas: object) -> None:
-        """None: every push is decided in steps."""
-
-    def begin(self, ordered: Ordered, horizons: tuple[int, int] | None, tail: Tail | None = None) -> Work:
-        """Prepare tuples to be joined."""
-        return Work(ordered, horizons, tail=_EVERYTHING if self._arrival else tail)
-
-    def step(self, work: Work, limit: int | None, most: int | None = None) -> pa.Table:
-        """Join the next chunk of at most `most` tuples; raises Overflow beyond `limit` rows."""
-        ordered, n = work.ordered, int(work.ordered.is_right.size)
-        if work.ready:
-            work.tried = 0
-            rows, work.ready = work.ready[0], work.ready[1:]
-            self._later = partial(np.zeros, rows.num_rows, np.int64)
-            if limit is not None and rows.num_rows > limit:
-                raise Overflow
-            return rows
-        end = min(n, work.begin + min(_LARGEST_CHUNK, most or n))
-        work.tried = end - work.begin
-        is_right = ordered.is_right[work.begin : end]
-        rights = int(np.count_nonzero(is_right))
-        counts = is_right.size - rights, rights
-        with self.counts.step("store"):
-            newest = self._store(ordered, work.at, counts, is_right)
-        work.begin, work.at = end, [work.at[0] + counts[0], work.at[1] + counts[1]]
-        # In arrival order nothing that follows can change a row.
-        decided = _EVERYTHING if self._arrival else Tail(newest)
-        if end == n:
-            # Without a gate's word the newest tuple may still be followed by others of its time.
-            decided, work.tail = work.tail or decided, None
-        return self._decide(decided, limit, is_right)
-
     def retype(self, bound: BoundSpec) -> None:
         """Switch to a spec bound to schemas that give types to columns that were all NULL so far."""
-        self._left.retype(bound.left_schema)
+        super().retype(bound)
         self._right.store.retype(_taken(bound))
-        self.bound = bound
-        self.no_rows = bound.schema.empty_table()
 
     def saved(self) -> Restore:
         """Return a function that restores the stored tuples and what is known of them."""
@@ -173,48 +104,31 @@ class AsOfOperator:
 
         return restore
 
-    def earliest(self, tick: int) -> int:
-        """The earliest time that a later row can have, in event-time order, if no tuple before `tick` follows."""
-        return min(tick, self._left.time_at(self._left.base))
-
-    def counters(self) -> dict[str, int]:
-        """The number of keys, and of stored right rows."""
-        return {"keys": self._numbers.count, "stored": self._right.store.count}
-
-    @property
-    def nbytes(self) -> tuple[int, int]:
-        """Bytes held by the stored tuples, and by what is known of keys and waiting tuples."""
-        buffers = (self._right.last, self._heads, *self._waiting)
-        known = sum(buffer.nbytes for buffer in buffers) + self._numbers.nbytes
-        return sum(store.nbytes for store in self.stores), known
-
     # -- internals -----------------------------------------------------------------------------------------
 
-    def _store(self, ordered: Ordered, at: list[int], counts: tuple[int, int], is_right: Array) -> int:
-        """Store the tuples of a chunk; returns the newest time."""
-        tables = [ordered.tables[side].slice(at[side], counts[side]) for side in (0, 1)]
+    def _known_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in (self._right.last, self._heads, *self._waiting))
+
+    def _store(self, tables: list[pa.Table], ticks: list[Array], is_right: Array) -> int:
+        left, right = tables
         if self._arrival:
             before = self._right_count + np.cumsum(is_right) - 1
             ticks = [before[~is_right], before[is_right]]
-            self._right_count += counts[1]
-        else:
-            ticks = [_cut(ordered.ticks[side], at[side], counts[side]) for side in (0, 1)]
-        if counts[0]:
-            self._left.append(tables[0], self._numbers.number(0, tables[0]), ticks[0])
-        if counts[1]:
+            self._right_count += right.num_rows
+        if left.num_rows:
+            self._left.append(left, self._numbers.number(0, left), ticks[0])
+        if right.num_rows:
             store = self._right.store
-            store.append(
-                tables[1].select(store.schema.names), [self._numbers.number(1, tables[1])], ticks[1], counts[1]
-            )
+            words = [self._numbers.number(1, right)]
+            store.append(right.select(store.schema.names), words, ticks[1], right.num_rows)
         for buffer in self._waiting:
-            buffer.room_for(counts[0])
+            buffer.room_for(left.num_rows)
         for known in (self._right.last, self._heads):
             if len(known) < self._numbers.count:
                 known.append(np.full(self._numbers.count - len(known), NONE, np.int64))
         return max((int(own[-1]) for own in ticks if own.size), default=NEVER)
 
     def _decide(self, tail: Tail, limit: int | None, is_right: Array) -> pa.Table:
-        """The rows of the left tuples that are decided now."""
         with self.counts.step("pair"):
             partners = self._partners_ahead(tail) if self._looks_ahead else self._partners_behind(tail)
             keep = None
@@ -368,12 +282,6 @@ def _entries(n: int) -> Array:
 
 def _put_back(buffer: Buffer, values: Array) -> None:
     buffer.values[...] = values[: len(buffer)]
-
-
-def _cut(ticks: Array | None, begin: int, n: int) -> Array:
-    if ticks is None:
-        raise AssertionError("event-time order without ticks")
-    return ticks[begin : begin + n]
 
 
 def _ticks(store: SideStore) -> Array:
