@@ -203,7 +203,7 @@ def prometheus(request: Request) -> Response:
     metrics.of_requests(text, service.requests, service.readers, service.connections)
     waiting = {"questions": service.questions, "previews": service.previews, "changes": service.changes}
     metrics.of_waiting(text, waiting)
-    text.one("ready", "gauge", "Whether queries are served.", float(service.ready[0] == "running"))
+    text.one("ready", "Whether queries are served.", float(service.ready[0] == "running"))
     try:
         engine = service.engine
     except Problem:
@@ -211,5 +211,5 @@ def prometheus(request: Request) -> Response:
     metrics.of_engine(text, engine.streams(), engine.queries(), service.hub.last, service.hub.published)
     batch = engine.activity()
     seconds = 0.0 if batch is None else batch.seconds
-    text.one("batch_running_seconds", "gauge", "How long the current batch has been running; 0 if none is.", seconds)
+    text.one("batch_running_seconds", "How long the current batch has been running; 0 if none is.", seconds)
     return PlainTextResponse(str(text), media_type=metrics.MEDIA_TYPE)
