@@ -62,6 +62,10 @@ class Figure20(RateExperiment):
         ways, percent = cell.get("ways", 2), cell.get("similarity", 50)
         return template(ways, percent, QUERIES, context.seed, selectivity=0.5)
 
+    def by_engine(self, cell: Cell) -> bool:  # noqa: ARG002 - all
+        """As the paper's user has it."""
+        return True
+
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """A panel each."""
         self.draw(rows, figure, "ways", "groups", "similarity")

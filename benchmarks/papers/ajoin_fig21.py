@@ -94,6 +94,10 @@ class Figure21(RateExperiment):
         """A window that one great batch has filled is one run, merged or not."""
         return bool(cell["workload"] == SMALL)
 
+    def by_engine(self, cell: Cell) -> bool:
+        """All but small batches, of which an engine's journal would take most."""
+        return bool(cell["workload"] != SMALL)
+
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Bars: the rate without something, as a share of that with everything."""
         axes = figure.subplots()

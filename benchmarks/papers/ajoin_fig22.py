@@ -82,6 +82,10 @@ class Figure22(RateExperiment):
             return skewed(QUERIES)
         return overlapping(cell["shared"], QUERIES, context.seed)
 
+    def by_engine(self, cell: Cell) -> bool:  # noqa: ARG002 - all
+        """As the paper's user has it."""
+        return True
+
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """A panel each."""
         self.draw(rows, figure, "shared", "every")

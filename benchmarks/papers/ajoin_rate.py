@@ -53,9 +53,13 @@ class RateExperiment(Experiment):
         """Whether windows are filled by batches like those that count, and not by one."""
         return False
 
+    def by_engine(self, cell: Cell) -> bool:  # noqa: ARG002 - for those that vary it
+        """Whether tuples go through an engine, with its journal and sinks, or to the core alone."""
+        return False
+
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Find the rate; results and slowest batch are those of the run at it."""
-        workload, settings = self.workload(cell, context), self.settings(cell)
+        workload, settings, engine = self.workload(cell, context), self.settings(cell), self.by_engine(cell)
         interval = self.interval(cell, context.quick)
         seconds = 2 * interval if context.quick else max(1.6, 8 * interval)
 
@@ -69,10 +73,11 @@ class RateExperiment(Experiment):
                 interval=interval,
                 planned=self.planned(cell),
                 by_batches=self.by_batches(cell) and not context.quick,
+                engine=engine,
             )
 
         # Once before it counts: what is compiled on first use, and memory that grows.
-        run(workload, settings, self.start / 10, context, seconds=interval, interval=interval)
+        run(workload, settings, self.start / 10, context, seconds=interval, interval=interval, engine=engine)
         # Repeats begin where the one before ended.
         point = tuple(sorted(cell.items()))
         found = at(self.start / 4) if context.quick else sustained(at, self._found.get(point, self.start), 9)
