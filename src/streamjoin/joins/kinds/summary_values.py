@@ -77,6 +77,20 @@ def numbered(array: pa.Array) -> pa.Array:
     return array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
 
 
+def is_of_words(type_: pa.DataType) -> bool:
+    """Whether `values_of_words` makes values of this type."""
+    timed = pa.types.is_timestamp(type_) or pa.types.is_duration(type_)
+    return timed or type_ in (pa.float64(), pa.int64())
+
+
+def values_of_words(words: Array, type_: pa.DataType, *, greatest: bool = False) -> pa.Array:
+    """The values of which `order_words` made words."""
+    bits = ~words if greatest else words
+    if type_ == pa.float64():
+        bits = np.where(words == _LEAST, np.array(np.nan).view(np.int64), flip64(bits))
+    return pa.Array.from_buffers(type_, len(bits), [None, pa.py_buffer(np.ascontiguousarray(bits))])
+
+
 def order_words(array: pa.Array, *, greatest: bool = False) -> Array:
     """Words in the order of values of at most 8 bytes, NaN before all; for the `greatest` first, in reverse order."""
     type_ = array.type

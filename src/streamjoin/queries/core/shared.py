@@ -599,10 +599,12 @@ class Shared:
         for name, entry in registry.queries.items():
             if entry.query.grouping is not None and (entry.paused or name in failed):
                 waiting.pop(name, None)
-        for feed in registry.only([name for name in registry.queries if name not in failed]).feeds.values():
+        # What runs has its feeds ready; without those that have failed they are made anew.
+        if failed:
+            registry = registry.only([name for name in registry.queries if name not in failed])
+        for feed in registry.feeds.values():
             new = new_groups(feed)
-            empty = {name: entry.query.schema.empty_table() for name, entry in feed.members.items()}
-            rows.update(empty)
+            rows.update({name: entry.member.empty for name, entry in feed.members.items()})
             if not arrived.logged:
                 continue
             before = {name: state for name in feed.members if isinstance(state := waiting.get(name), GroupState)}

@@ -315,6 +315,11 @@ class GroupMember:
         aggregates = self.grouping.aggregates
         self._types = [[check(argument, schemas) for argument in one.arguments] for one in aggregates]
 
+    @cached_property
+    def empty(self) -> pa.Table:
+        """No rows."""
+        return self.schema.empty_table()
+
     def low(self, closed: int) -> int:
         """The earliest start of a window that is open, where those that end by `closed` are not."""
         if closed == NEVER:
@@ -552,7 +557,7 @@ class FeedStep:
         return results
 
     def _failed(self, name: str, error: Exception) -> MemberResult:
-        return MemberResult(None, self._members[name].query.schema.empty_table(), error)
+        return MemberResult(None, self._members[name].empty, error)
 
     # Groups out ---------------------------------------------------------------------------------------------------
 
@@ -577,14 +582,14 @@ class FeedStep:
         complete: dict[tuple[object, ...], GroupRun | None] = {}
         for name, member in members.items():
             try:
-                state, empty = states[name], member.schema.empty_table()
+                state = states[name]
                 member.check_budget(member.budget, store, member.low(state.closed))
                 closed = max(self._bound, state.closed)
                 key = (member.window.size, member.window.slide, member.since, state.closed, *sorted(member.slots))
                 if key not in complete:
                     complete[key] = member.complete(store, state.closed, closed)
                 run = complete[key]
-                rows = empty if run is None else member.rows(run)
+                rows = member.empty if run is None else member.rows(run)
                 results[name] = MemberResult(GroupState(store, closed), rows)
             except MemoryError:
                 raise

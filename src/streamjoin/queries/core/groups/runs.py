@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import average_column, numbers_of, sum_column
 from streamjoin.joins.kinds.summary_pairs import FUNCTIONS, ranks_of
-from streamjoin.joins.kinds.summary_values import numbered
+from streamjoin.joins.kinds.summary_values import is_of_words, numbered, order_words, values_of_words
 from streamjoin.kernels.exact import Layout, merge
 from streamjoin.model.expression.aggregates import Aggregate
 from streamjoin.model.expression.node import Expression
@@ -286,6 +286,11 @@ class BestPart:
     @classmethod
     def _best(cls, values: tuple[pa.Array, ...], ids: Array, n: int, greatest: bool) -> Self:
         by = values[-1]
+        if len(values) == 1 and not by.null_count and is_of_words(by.type):
+            # Every group has a row.
+            words = np.full(n, np.iinfo(np.int64).max)
+            np.minimum.at(words, ids, order_words(by, greatest=greatest))
+            return cls((values_of_words(words, by.type, greatest=greatest),), greatest)
         present = _present(values)
         if len(values) > 1 and pa.types.is_floating(by.type):
             # NaN is neither the least nor the greatest.
