@@ -21,7 +21,6 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "hashed": [{}],
     "btree": [{}, {"fanout": 3}, {"fanout": 5}],
     "bw_tree": [{}, {"leaf_size": 4, "chain": 2}, {"leaf_size": 32, "chain": 16}],
-    "immutable_btree": [{}, {"leaf_size": 8, "fanout": 8}],
     "b_chain": [{}, {"length": 5, "fanout": 4}],
     "ib_chain": [{}, {"length": 3, "fanout": 4, "leaf_size": 8, "immutable_fanout": 8}],
     "im_tree": [{}, {"merge_ratio": 0.5, "leaf_size": 8, "fanout": 8, "smallest_run": 4}],
@@ -34,7 +33,6 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
 }
 
 CASES = [(name, shape) for name in INDEXES for shape in SHAPES[name]]
-INCREMENTAL = [(name, shape) for name, shape in CASES if INDEXES[name].capabilities.incremental]
 
 
 def case_id(value: object) -> str:

@@ -11,9 +11,9 @@ from streamjoin.indexes.base import Index, Matches, push_task
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.kernels.trees.task import INSERTS
 from streamjoin.pim_tree.pim_tree import PimTreeIndex
-from tests.indexes.reference import INCREMENTAL, case_id
+from tests.indexes.reference import CASES, case_id
 
-each_kind = pytest.mark.parametrize(("name", "shape"), INCREMENTAL, ids=case_id)
+each_kind = pytest.mark.parametrize(("name", "shape"), CASES, ids=case_id)
 
 
 def slide(index: Index, words: np.ndarray, window: int) -> None:

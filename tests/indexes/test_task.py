@@ -11,9 +11,9 @@ from benchmarks.papers.compiled_caller import count_in_tasks
 from streamjoin.indexes.base import Matches, push_task
 from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, ON_RIGHT, PROBES
-from tests.indexes.reference import INCREMENTAL, Task, brute_force, case_id, random_task
+from tests.indexes.reference import CASES, Task, brute_force, case_id, random_task
 
-each_kind = pytest.mark.parametrize(("name", "shape"), INCREMENTAL, ids=case_id)
+each_kind = pytest.mark.parametrize(("name", "shape"), CASES, ids=case_id)
 
 
 def run(name: str, shape: dict[str, Any], task: Task, size: int, self_join: bool = False) -> list[tuple[int, int]]:

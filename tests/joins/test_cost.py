@@ -95,8 +95,6 @@ def test_index_settings_are_checked() -> None:
         sj.open(spec, "sweep", index="btree")
     with pytest.raises(sj.NotSupportedError, match="finds equal keys only"):
         sj.open(spec, "indexed", index="hashed", left_schema=stream(0).schema, right_schema=stream(0).schema)
-    with pytest.raises(sj.NotSupportedError, match="does not take single tuples"):
-        sj.open(spec, "indexed", index="immutable_btree", left_schema=stream(0).schema, right_schema=stream(0).schema)
 
 
 @pytest.mark.parametrize(

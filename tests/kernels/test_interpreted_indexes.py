@@ -14,10 +14,10 @@ import numpy as np
 from numba import config
 from streamjoin.indexes.base import Matches, push_task
 from streamjoin.indexes.registry import INDEXES
-from tests.indexes.reference import CASES, INCREMENTAL, brute_force, random_task
+from tests.indexes.reference import CASES, brute_force, random_task
 
 assert config.DISABLE_JIT
-for name, shape in INCREMENTAL:
+for name, shape in CASES:
     for seed, (domain, size) in enumerate([(1, 100), (50, 250), (10**6, 250)]):
         width = domain // 8 if INDEXES[name].capabilities.ranges else 0
         task = random_task(np.random.default_rng(seed), size, (40, 70), domain, width)

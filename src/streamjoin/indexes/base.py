@@ -34,7 +34,6 @@ class Capabilities:
     """What an index supports."""
 
     ranges: bool = True  # answers intervals, not only single words
-    incremental: bool = True  # takes entries one by one inside the fused kernel
     merges: bool = False  # has an immutable part that `merge` brings up to date
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Collection, Iterator, Mapping
-from typing import Final, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Literal, TypeVar
 
 from streamjoin._lazy import Registered
 from streamjoin.indexes.base import Index
@@ -17,7 +17,7 @@ from streamjoin.model.errors import SpecError
 
 I = TypeVar("I", bound=Index)  # noqa: E741
 
-IndexName = Literal["scan", "hashed", "btree", "immutable_btree", "im_tree", "pim_tree"]
+IndexName = Literal["scan", "hashed", "btree", "im_tree", "pim_tree"]
 """The package's own names, for editors; others can be registered."""
 INDEXES: Registered[type[Index]] = Registered(
     "index",
@@ -25,7 +25,6 @@ INDEXES: Registered[type[Index]] = Registered(
         "scan": "streamjoin.indexes.scan",
         "hashed": "streamjoin.indexes.hashed",
         "btree": "streamjoin.indexes.btree",
-        "immutable_btree": "streamjoin.pim_tree.im_tree",
         "im_tree": "streamjoin.pim_tree.im_tree",
         "pim_tree": "streamjoin.pim_tree.pim_tree",
     },
@@ -37,26 +36,11 @@ INDEXES: Registered[type[Index]] = Registered(
 )
 
 
-class _Incremental(Collection[str]):
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in INDEXES and INDEXES[name].capabilities.incremental
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in INDEXES if name in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-INCREMENTAL: Final = _Incremental()
-"""The kinds that take entries one by one, those that are registered later too."""
-
-
 def register_index(kind: type[I]) -> type[I]:
     """Make a kind of index one that `index=` takes, under its `name`; also as a decorator of its class.
 
-    Joins run over it (`algorithm="indexed"`) if it takes entries one by one. `streamjoin.testing.conformance` checks
-    it. A module may register a name again; another module may not.
+    Joins run over it with `algorithm="indexed"`, and `streamjoin.testing.conformance` checks it. A module may register
+    a name again; another module may not.
 
     Args:
         kind: a subclass of `streamjoin.indexes.base.Index`, which `kind(window=...)` makes an empty index of; further

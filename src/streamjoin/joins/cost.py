@@ -286,8 +286,9 @@ def _calibrate(n: int) -> Constants:
         index.insert(words[:n], seqs[:n])
         return index
 
-    tree, run, merged = fresh("btree"), fresh("immutable_btree"), fresh("im_tree")
-    run.merge()
+    tree, run, merged = fresh("btree"), make_index("im_tree", 2 * n), fresh("im_tree")
+    # All of it at once: the part that takes single entries is empty.
+    run.load(words[:n], seqs[:n])
     matches = [probe(tree, part) for part in _slices(n)]
     return Constants(
         search=_fastest(tree, n, "search", lambda part: probe(tree, part)) / levels,

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.indexes.base import Index, Matches, push_task
-from streamjoin.indexes.registry import INCREMENTAL, INDEXES, make_index
+from streamjoin.indexes.registry import INDEXES, make_index
 from streamjoin.joins.base import AlgorithmCapabilities, Chunk, Keep, Pairs, Refine, SidePart
 from streamjoin.joins.registry import AlgorithmChoice, register_algorithm
 from streamjoin.kernels.trees.task import DONE, FULL, INSERTS, MAINTAIN_LEFT, ON_RIGHT, PROBES
@@ -45,9 +45,6 @@ def check_index(bound: BoundSpec, name: str) -> None:
             f"index={name!r} finds equal keys only, and {bound.spec.predicate} needs ranges; "
             "use index='pim_tree' or 'btree', or leave it out"
         )
-    if not INDEXES[name].capabilities.incremental:
-        names = sorted(kind for kind, index in INDEXES.items() if index.capabilities.incremental)
-        raise NotSupportedError(f"index={name!r} does not take single tuples; use one of {', '.join(names)}")
 
 
 class Indexed:
@@ -206,7 +203,7 @@ def _build(bound: BoundSpec, choice: AlgorithmChoice, workers: Workers) -> Index
 register_algorithm(
     Indexed.name,
     _build,
-    indexes=INCREMENTAL,
+    indexes=INDEXES,
     scans=False,
     needs_word=True,
     kernel=lambda choice: INDEXES[str(choice.index)].task,

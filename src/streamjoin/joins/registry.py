@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamjoin._lazy import Registered
-from streamjoin.indexes.registry import INCREMENTAL, INDEXES
+from streamjoin.indexes.registry import INDEXES
 from streamjoin.model.errors import SpecError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def register_algorithm(
     for what, given in (("build", build), ("live", live), ("kernel", kernel)):
         if not callable(given) and (given is not None or what == "build"):
             raise SpecError(f"{what}= of algorithm {name!r} is called to make it; {given!r} can't be called")
-    if indexes is not INCREMENTAL:
+    if indexes is not INDEXES:
         indexes = tuple(indexes)
         for index in indexes:
             if index not in INDEXES:

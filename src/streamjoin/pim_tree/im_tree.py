@@ -1,7 +1,7 @@
 """IM-Tree: T_I takes the inserts, T_S holds the rest, merged at m * w (SIGMOD paper, section 3.2).
 
-T_S and the merge are one for all such trees; a `MutablePart` is their T_I: one B+-tree here, sub-indexes in
-`pim_tree`, none in the immutable B+-tree. Invariant: T_S is sorted by (word, seq) and older than all of T_I. A merge
+T_S and the merge are one for both such trees; a `MutablePart` is their T_I: one B+-tree here, sub-indexes in
+`pim_tree`. Invariant: T_S is sorted by (word, seq) and older than all of T_I. A merge
 first writes T_I as a run to the far end of its output buffer, where the output cannot overtake it; this avoids a third
 buffer. A buffer has room for the live entries and a few more, as the others are left out of the output: a merge
 allocates only where the window has outgrown that.
@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from streamjoin.indexes.base import I64, Capabilities, Index, arena, column, demand, pages
+from streamjoin.indexes.base import I64, Capabilities, Index, arena, demand, pages
 from streamjoin.indexes.btree import nodes_for
 from streamjoin.indexes.nodes import check_shape, check_tree
 from streamjoin.indexes.registry import register_index
@@ -294,52 +293,3 @@ class ImTreeIndex(MergedIndex):
         smallest_run: int = SMALLEST_RUN,
     ) -> None:
         super().__init__(SingleTree(), window, merge_ratio, leaf_size, fanout, smallest_run)
-
-
-class Batch(SingleTree):
-    """T_I of a tree that is replaced: the batch that is merged next, and no tree."""
-
-    def __init__(self) -> None:
-        self._entries: tuple[I64, I64] | None = None
-
-    def put(self, words: I64, seqs: I64) -> None:
-        """Have these entries merged, which are in order."""
-        self._entries = words, seqs
-
-    def unload(self, mem: I64, out: I64, run: int, apart: int) -> int:  # noqa: ARG002
-        """Hand over the batch."""
-        if self._entries is None:
-            return 0
-        words, seqs = self._entries
-        out[run : run + words.size] = words
-        out[run + apart : run + apart + words.size] = seqs
-        self._entries = None
-        return words.size
-
-
-@register_index
-class ImmutableBTreeIndex(MergedIndex):
-    """Immutable B+-tree (CSS-tree): leaves and separators in arrays, no child references (section 3.1).
-
-    Built bottom-up from a sorted run in linear time. Every `insert` rebuilds it, so it takes batches, not single
-    tuples, and no join pushes into it. Invariant: its T_I is empty but within `insert`.
-    """
-
-    name = "immutable_btree"
-    capabilities = Capabilities(incremental=False, merges=True)
-    task = staticmethod(im.task)
-
-    def __init__(self, window: int | None = None, leaf_size: int = 32, fanout: int = 32) -> None:
-        self._batch = Batch()
-        super().__init__(self._batch, window, 1 / 8, leaf_size, fanout)
-
-    def insert(self, words: npt.ArrayLike, seqs: npt.ArrayLike) -> None:
-        """Merge a batch in; seqs ascend, and exceed every seq added before."""
-        words = column(words)
-        seqs = column(seqs, words.size)
-        order = np.argsort(words, kind="stable")
-        stored = int(self.mem[STORED])
-        self._make_room(stored, stored + words.size)
-        self._batch.put(words[order], seqs[order])
-        self.mem[PENDING] = words.size
-        self.merge()

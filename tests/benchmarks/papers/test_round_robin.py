@@ -45,4 +45,4 @@ def test_the_settings_of_its_indexes_are_checked() -> None:
 
 def test_an_index_it_has_no_use_for_is_refused() -> None:
     with pytest.raises(sj.NotSupportedError):
-        run("round_robin", 2, "immutable_btree")
+        run("round_robin", 2, "hashed")
