@@ -287,6 +287,9 @@ REFUSED = {
     "bytes without a type": ({"k": np.zeros(3, "V5")}, "NumPy .V5, which has no Arrow form"),
     "mixed objects": ({"k": np.array([1, "a", None], object)}, "'k' of left is NumPy object"),
     "a row": ({"k": 1}, "may be a row or columns"),
+    "a value beside lists": ({"k": [1, 2], "v": 3}, "may be a row or columns"),
+    "ragged lists": ({"k": [1, 2], "v": [3]}, "not of one length: k has 2, v has 1"),
+    "lists of many types": ({"k": [1, "a"]}, "'k' in left's rows are not of one type"),
 }
 
 

@@ -427,6 +427,27 @@ def test_tables_that_are_refused(left: Any, says: str) -> None:
         sj.join(left, QUOTES, on="sym")
 
 
+def test_lists_by_column_are_tables_and_come_back_as_that() -> None:
+    left, right = TRADES.to_pydict(), QUOTES.to_pydict()
+    found = sj.join(left, {name: tuple(values) for name, values in right.items()}, on="sym")
+    assert found == sj.join(TRADES, QUOTES, on="sym").to_pydict()
+
+
+@pytest.mark.parametrize(
+    ("how", "meant"),
+    [
+        ("outer", "'full'"),
+        ("left_outer", "'left'"),
+        ("LEFT ANTI", "'anti'"),
+        ("leftsemi", "'semi'"),
+        ("asof", "match="),
+    ],
+)
+def test_other_names_of_a_join_type(how: str, meant: str) -> None:
+    with pytest.raises(sj.SpecError, match=f"here it is {meant}"):
+        sj.join(TRADES, QUOTES, on="sym", how=how)
+
+
 def test_names_of_columns() -> None:
     left = pa.table({"left row": [1, 2], "k": [1, 2], "K2": [0, 0], "v": [5, 6]})
     right = pa.table({"right row": [1, 2], "k": [2, 1], "k2": [0, 0], "v": [7, 8]})

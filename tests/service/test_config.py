@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.resources
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc import DeltaSink, IcebergSink
+from streamjoin.adhoc import DeltaSink, IcebergSink, Stream
 from streamjoin.model.errors import PipelineFileError
+from streamjoin.queries.language.sql import parse
 from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig
 from streamjoin.service.config_file import read_config
 from streamjoin.service.launch import named_sink
@@ -88,6 +91,19 @@ def test_what_the_template_has_in_comments_is_right_too(tmp_path: Path) -> None:
     assert config.sinks["kafka"].options["topic"] == "joined-{query}"
 
 
+def test_the_queries_in_the_comments_of_the_template_can_be_created() -> None:
+    times = {
+        name: pa.schema({"ts": pa.timestamp("us", "UTC"), "sym": pa.string(), "px": pa.float64(), "bid": pa.float64()})
+        for name in ("trades", "quotes")
+    }
+    streams = [Stream(name, schema, "ts") for name, schema in times.items()]
+    shown = re.findall(r"^#   (SELECT .*(?:\n#     .*)*)", TEMPLATE, re.MULTILINE)
+    queries = [parse(text.replace("\n#", "\n"), streams, "q") for text in shown]
+    assert len(queries) == 5
+    assert sum(query.grouping is not None for query in queries) == 1
+    assert sum(any(step.summary for step in query.kind_steps) for query in queries) == 1
+
+
 def test_tables_are_sinks(tmp_path: Path) -> None:
     """Their options may have secrets, which the environment has."""
     lake = '[sinks.lake]\nformat = "delta"\npath = "lake/{query}"\noptions.AWS_REGION = "here"\n'
@@ -107,6 +123,7 @@ def test_tables_are_sinks(tmp_path: Path) -> None:
         ('# token = "${MY_TOKEN}"  ', 'token = "short"  ', "at least 16 characters"),
         ('# token = "${MY_TOKEN}"  ', 'token = "${NOT_THERE}"  ', "the environment has no variable 'NOT_THERE'"),
         ('trigger = "1 second" ', 'trigger = "available now" ', "a service does not end"),
+        ('trigger = "1 second" ', 'trigger = "soon" ', 'w). Write trigger = "1 second", or leave it out'),
         ('checkpoint = "streamjoin-data" ', "", "add a line such as: checkpoint"),
         ('checkpoint = "streamjoin-data" ', 'chekpoint = "x" ', "takes no 'chekpoint'; did you mean 'checkpoint'?"),
         ('time = "ts"', 'tiem = "ts"', "[streams.trades] takes no 'tiem'; did you mean 'time'?"),

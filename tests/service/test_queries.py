@@ -51,6 +51,10 @@ def test_a_query_lives_from_create_to_drop(live: Live, client: httpx.Client) -> 
     assert all(abs(px - bid) <= 1 for _, px, bid in page["rows"])
     assert client.delete("/api/v1/queries/near").status_code == 204
     problem(client.get("/api/v1/queries/near"), 404, "no-such-query")
+    assert "/api/v1/openapi.json lists what is" in client.get("/v1/queries").json()["detail"]
+    wrong = client.post("/api/v1/queries/near")
+    assert wrong.json()["detail"].startswith("POST is not for /api/v1/queries/near, which takes ")
+    assert wrong.json()["detail"].endswith(wrong.headers["Allow"].removesuffix(", HEAD"))
     problem(client.delete("/api/v1/queries/near"), 404, "no-such-query")
     problem(client.get("/api/v1/queries/near/rows"), 404, "no-such-query")
     changes = client.get("/api/v1/changelog").json()["changes"]

@@ -511,9 +511,9 @@ def place_in(table: ConfigTable, key: str, example: str, here: Path, *, required
     return value if value is None or _SCHEME.match(value) else str(here / Path(value).expanduser())
 
 
-def read_trigger(top: ConfigTable) -> Trigger:
-    """When batches begin."""
-    value = top.text("trigger", _TRIGGER)
+def read_trigger(top: ConfigTable, wanted: str = _TRIGGER) -> Trigger:
+    """When batches begin; `wanted` says what to write."""
+    value = top.text("trigger", wanted)
     if value is None:
         return Trigger()
     if re.fullmatch(r"available[ _-]?now", value, re.IGNORECASE):
@@ -522,9 +522,9 @@ def read_trigger(top: ConfigTable) -> Trigger:
         nanoseconds = durations.nanoseconds(value)
     except SpecError as error:
         hint = '"once" is "available now" here' if value.lower() == "once" else str(error)
-        top.wrong(f"trigger = {value!r}: {hint}. Write {_TRIGGER}", "trigger")
+        top.wrong(f"trigger = {value!r}: {hint}. Write {wanted}", "trigger")
     if nanoseconds < 1_000_000:
-        top.wrong(f"trigger = {value!r} is under a millisecond: {_TRIGGER}", "trigger")
+        top.wrong(f"trigger = {value!r} is under a millisecond: {wanted}", "trigger")
     return Trigger(every=f"{nanoseconds // 1_000_000} milliseconds")
 
 

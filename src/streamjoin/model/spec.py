@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,17 @@ WindowLike = Window | durations.Duration
 """A window as users write it: see `as_window`."""
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
+_OTHER_NAMES = {
+    "outer": "'full'",
+    "fullouter": "'full'",
+    "leftouter": "'left'",
+    "rightouter": "'right'",
+    "leftsemi": "'semi'",
+    "leftanti": "'anti'",
+    "asof": "match='backward', beside how=",
+    "cross": "on='1 = 1', beside how='inner'",
+}
+"""What pandas, Polars, Spark and DuckDB call them, without signs."""
 _ASOF_HOWS = ("inner", "left", "anti")
 _RESULT_TIME = "result_time"
 _OTHER_DEFAULT = (
@@ -273,7 +285,9 @@ class JoinSpec:
 def check_how(how: object) -> None:
     """Reject an unknown kind of join."""
     if how not in HOWS:
-        raise SpecError(f"how={how!r}: it is one of {', '.join(map(repr, HOWS))}")
+        meant = _OTHER_NAMES.get(re.sub(r"[^a-z]", "", str(how).lower()))
+        hint = "" if meant is None else f"; here it is {meant}"
+        raise SpecError(f"how={how!r}: it is one of {', '.join(map(repr, HOWS))}{hint}")
 
 
 def _is_equality(condition: Expression) -> bool:

@@ -123,9 +123,10 @@ def _service(table: ConfigTable, here: Path) -> dict[str, Any]:
 
 def _engine(table: ConfigTable, here: Path, engine: str) -> dict[str, Any]:
     table.only("checkpoint", "trigger", "partitions", "executor", "sharing")
-    trigger = read_trigger(table)
+    wanted = 'trigger = "1 second", or leave it out'
+    trigger = read_trigger(table, wanted)
     if trigger.available_now:
-        table.wrong('a service does not end: write trigger = "1 second", or leave it out', "trigger")
+        table.wrong(f"a service does not end: write {wanted}", "trigger")
     sharing = table.one_of("sharing", ("cost", "everything", "nothing"), "cost")
     apart = sharing == "nothing"
     if apart and "partitions" in table.values:

@@ -146,7 +146,7 @@ class Join(Calls):
 
         Args:
             left: a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame or anything else with the
-                Arrow C interface, a dict of NumPy arrays, a structured NumPy array, or rows as an iterable of dicts.
+                Arrow C interface, a dict of NumPy arrays or lists, a structured NumPy array, or an iterable of dicts.
                 A pandas index is not a column. Later pushes are cast to the types of the first where no value changes.
             right: likewise; for a self-join only `left` is given.
             interleave: one boolean for each tuple in arrival order, True where it is the right side's. Without

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.engine.inputs import as_table, is_pandas
+from streamjoin.joins.engine.numpy_input import has_columns
 from streamjoin.kernels.kinds.asof import NONE, identify
 from streamjoin.model.large_columns import one_batch, take_or_null
 from streamjoin.model.plain_types import plain_table
@@ -67,6 +68,8 @@ def given_back(rows: Any, given: Any) -> Any:
         return rows
     if isinstance(given, pa.RecordBatch):
         return one_batch(rows)
+    if isinstance(given, Mapping) and not has_columns(given):
+        return rows.to_pydict()
     if isinstance(given, np.ndarray | Mapping):
         arrays = {name: _as_numpy(rows.column(name)) for name in rows.column_names}
         return arrays if isinstance(given, Mapping) else _structured(arrays, rows.num_rows)

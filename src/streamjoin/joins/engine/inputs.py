@@ -32,7 +32,7 @@ _SEARCHED: Final = 1000
 _TYPES: Final = (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.string(), pa.bool_())
 _TAKES: Final = (
     "a pyarrow Table or RecordBatch, a pandas, Polars or DuckDB frame (anything with the Arrow C interface), "
-    "a dict of NumPy arrays, a structured NumPy array, or rows as an iterable of dicts"
+    "a dict of NumPy arrays or lists, a structured NumPy array, or rows as an iterable of dicts"
 )
 
 
@@ -76,10 +76,7 @@ def _as_table(data: object, side: str, named: Collection[str], lasting: bool) ->
     elif has_columns(data):
         table = numpy_table(data, side)
     elif isinstance(data, Mapping):
-        raise InputError(
-            f"{side} is a {type(data).__name__}, which may be a row or columns: push a row as [row], or as "
-            "pa.Table.from_pylist([row]); push columns as NumPy arrays, or as pa.table(columns)"
-        )
+        table = _from_lists(data, side)
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         table = _from_rows(data, side)
     elif hasattr(data, "collect"):
@@ -192,12 +189,28 @@ def _from_rows(data: Iterable[object], side: str) -> pa.Table:
             )
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    odd = [name for name in names if not isinstance(name, str)]
-    if odd:
-        raise InputError(f"the names in {side}'s rows must be text, not {odd[0]!r}")
+    return _of_values({name: [row.get(name) for row in rows] for name in names}, side)
+
+
+def _from_lists(data: Mapping[Any, object], side: str) -> pa.Table:
+    """A table from a list for each column."""
+    columns = {name: list(values) for name, values in data.items() if isinstance(values, list | tuple)}
+    if not columns or len(columns) < len(data):
+        raise InputError(
+            f"{side} is a {type(data).__name__}, which may be a row or columns: give a row as [row], or as "
+            "pa.Table.from_pylist([row]); give columns as lists, as NumPy arrays, or as pa.table(columns)"
+        )
+    if len({len(values) for values in columns.values()}) > 1:
+        lengths = ", ".join(f"{name} has {len(values)}" for name, values in columns.items())
+        raise InputError(f"the columns of {side} are not of one length: {lengths} rows")
+    return _of_values(columns, side)
+
+
+def _of_values(values_by_name: Mapping[Any, list[object]], side: str) -> pa.Table:
     columns = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
+    for name, values in values_by_name.items():
+        if not isinstance(name, str):
+            raise InputError(f"the names in {side}'s rows must be text, not {name!r}")
         try:
             columns[name] = pa.array(values)
         except OverflowError as error:

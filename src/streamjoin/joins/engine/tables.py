@@ -77,8 +77,8 @@ def join(
 
     Args:
         left: what `Join.push` takes, and a Polars `LazyFrame`, which is collected. Any row order. pandas, Polars,
-            pyarrow Tables and RecordBatches, dicts of NumPy arrays, structured arrays and lists of dicts come back as
-            the same; everything else as a pyarrow Table. A pandas result has a new index.
+            pyarrow Tables and RecordBatches, dicts of NumPy arrays or lists, structured arrays and lists of dicts
+            come back as the same; everything else as a pyarrow Table. A pandas result has a new index.
         right: likewise; it may be of another library than `left`.
         on: the condition, as in `JoinSpec`: a column that both sides have, SQL, predicates, or a list of these.
         how: "inner", "left", "right", "full", "semi" or "anti", as in `JoinSpec`.

@@ -134,8 +134,12 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def of_http(request: Request, error: HTTPException) -> Response:
         kind = "not-found" if error.status_code == 404 else "http"
-        detail = f"nothing is served at {request.url.path}" if error.status_code == 404 else str(error.detail)
         headers = dict(error.headers or {})
+        detail = str(error.detail)
+        if error.status_code == 404:
+            detail = f"nothing is served at {request.url.path}; /api/v1/openapi.json lists what is"
+        elif error.status_code == 405:
+            detail = f"{request.method} is not for {request.url.path}, which takes {headers.get('Allow', 'others')}"
         if "GET" in headers.get("Allow", ""):
             headers["Allow"] += ", HEAD"
         return Problem(error.status_code, kind, detail, headers=headers).response(request.url.path)
