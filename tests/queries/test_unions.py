@@ -15,6 +15,7 @@ from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
 from streamjoin.queries.core.unshared import open_core
 from streamjoin.queries.language.plan import MAX_BRANCHES
 from streamjoin.queries.language.sql import parse
+from streamjoin.service.plan_graph import PlanGraph
 from tests.queries.cell_grid import Grid
 from tests.queries.core_cases import Rows, rows_of
 
@@ -102,6 +103,18 @@ def test_cells_give_the_same_rows(tmp_path: Path, cells: int) -> None:
         assert grid.batch(number, tables(batch)) == wanted
         if number == 2:
             grid.resize()
+
+
+def test_the_plan_has_the_steps_of_each_select() -> None:
+    core = open_core(STREAMS)
+    core.apply([Create("union", f"SELECT sym, bid FROM quotes UNION ALL {UNION}")])
+    core.process(0, tables(BATCHES[0]))
+    assert [(step.queries, step.stream) for step in core.explain().last_steps] == [(("union",), "quotes")]
+    edges = PlanGraph(core.explain(), [], [], {}).as_data()["edges"]
+    ends = {edge["from"].split(":")[0] for edge in edges if edge["to"] == "sink:union"}
+    assert ends == {"selection", "join", "window"}
+    window = next(edge["to"] for edge in edges if edge["to"].startswith("window:"))
+    assert {edge["from"] for edge in edges if edge["to"] == window} == {"selection:0:trades", "selection:0:quotes"}
 
 
 def test_the_engine_knows_all_of_its_streams() -> None:

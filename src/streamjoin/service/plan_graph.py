@@ -164,7 +164,7 @@ class PlanGraph:
     def _last(self, last: LastStep) -> None:
         """Put a step between what leads to the sinks of its queries and these."""
         sinks = {f"sink:{name}" for name in last.queries}
-        into = [edge for edge in self._edges if edge[1] in sinks]
+        into = [edge for edge in self._edges if edge[1] in sinks and self._is_before(self._nodes[edge[0]], last)]
         if not into:
             return
         kind = "groups" if last.stream is None else "window"
@@ -185,6 +185,11 @@ class PlanGraph:
             node.group = before.group
         if last.stream is not None:
             self._edge(self._selection(last.stream, node.group or 0, last.queries), node.id, 0.0, 0.0)
+
+    def _is_before(self, node: _Node, last: LastStep) -> bool:
+        """Whether a node leads to a last step: of a UNION ALL others lead to the same sink."""
+        chained = node.kind == "window" and node.label.startswith(f"{last.left} ⋈ ")
+        return last.left is None or chained or (node.kind == "selection" and node.label == last.left)
 
     def _given(self, id_: str, query: QueryInfo, rate: float) -> None:
         """Put the rows of a query on what leads to its sink; no other figures say what its last steps let pass."""

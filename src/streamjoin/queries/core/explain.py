@@ -97,13 +97,15 @@ class RootFigures:
 class LastStep:
     """What the results of shared steps still go through, outside of them: a window join, or groups.
 
-    `stream` is what a window join summarises; groups have none. Queries over one join with the same keys share groups.
+    `stream` is what a window join summarises, for tuples of the stream `left`; groups have neither. Queries over one
+    join with the same keys share groups.
     """
 
     queries: tuple[str, ...]
     stream: str | None
     conditions: tuple[str, ...]
     detail: str
+    left: str | None = None
 
     def __str__(self) -> str:
         what = f"window join with {self.stream}" if self.stream else "groups"
@@ -241,12 +243,12 @@ def explain(
 def last_steps(registry: QueryRegistry) -> tuple[LastStep, ...]:
     """What rows go through after the shared steps, by query."""
     steps = [
-        LastStep((name,), stream.name, tuple(map(str, step.conditions)), f"from {low} to {high}")
-        for name, entry in registry.queries.items()
+        LastStep((query_name(name),), stream.name, tuple(map(str, step.conditions)), f"from {low} to {high}", left)
+        for name, entry in registry.branches.items()
         if not entry.paused
         for step in entry.query.kind_steps
         if step.summary is not None
-        for stream in [entry.query.source(step.right).stream]
+        for stream, left in [(entry.query.source(step.right).stream, entry.query.sources[0].stream.name)]
         for low, high in [[_length(at, stream) for at in (step.summary.low, step.summary.high)]]
     ]
     for feed in registry.feeds.values():
