@@ -48,7 +48,9 @@ LONGEST = (
     "kernels/test_plain_jit.py",
     "service/test_serve.py",
     "page/test_accessible.py",
-    "joins/test_pim_parallel.py",
+    "joins/test_kinds.py",
+    "queries/test_every_step_isolated.py",
+    "indexes/test_task.py",
 )
 # Then whatever has a test that starts something or is slow, so that the last files are short ones.
 HEAVY = {"spark", "broker", "browser", "slow"}

@@ -8,32 +8,33 @@ from hypothesis import strategies as st
 
 from streamjoin.joins.kinds import summary_operator, summary_pairs
 from tests.joins.summary_runs import Case, opened, ran, summary_cases
+from tests.seeds import examples
 
 CUTS = st.lists(st.integers(1, 5), max_size=3)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(600))
 @given(case=summary_cases(), cuts=CUTS)
 def test_rows_are_those_of_a_quadratic_loop(case: Case, cuts: list[int]) -> None:
     with opened(case) as join:
         assert ran(case, join, cuts) == (case.expected(), [])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(600))
 @given(case=summary_cases(plain=True), cuts=CUTS)
 def test_ends_of_windows_decide_the_plain_summaries(case: Case, cuts: list[int]) -> None:
     with opened(case) as join:
         assert ran(case, join, cuts)[0] == case.expected()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(300))
 @given(case=summary_cases(ends=True), cuts=CUTS)
 def test_times_at_the_ends_of_int64(case: Case, cuts: list[int]) -> None:
     with opened(case) as join:
         assert ran(case, join, cuts)[0] == case.expected()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(300))
 @given(case=summary_cases(lateness=2), cuts=CUTS)
 def test_late_tuples_give_no_row_and_count_in_none(case: Case, cuts: list[int]) -> None:
     with opened(case) as join:
@@ -41,7 +42,7 @@ def test_late_tuples_give_no_row_and_count_in_none(case: Case, cuts: list[int]) 
         assert rows == case.expected(late)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(360))
 @given(case=summary_cases(lateness=2), cuts=CUTS, least=st.integers(0, 4))
 def test_dropping_what_no_window_needs_changes_nothing(case: Case, cuts: list[int], least: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

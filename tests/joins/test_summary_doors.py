@@ -18,6 +18,7 @@ from streamjoin.joins.kinds.left_operator import LeftOperator
 from streamjoin.model.errors import NotSupportedError, SchemaError, TooManyRowsError
 from tests.joins.live_runs import ending
 from tests.joins.summary_runs import SCHEMA, Case, rows_in, summary_cases, table_of
+from tests.seeds import examples
 
 SUMMARIES = {"n": "count(*)", "x": "sum(r.px)", "top": "max(r.px)", "mid": "median(r.px)"}
 
@@ -44,7 +45,7 @@ def spec(**settings: Any) -> sj.JoinSpec:
     return sj.JoinSpec(**{"on": "sym", "time": "t", "how": "left", "match": match, **settings})
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(120))
 @given(case=summary_cases())
 def test_a_live_join_gives_the_same_bits(case: Case) -> None:
     sides = ("left",) if case.spec.self_join else ("left", "right")
