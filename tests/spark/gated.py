@@ -10,13 +10,17 @@ import pyarrow as pa
 
 import streamjoin as sj
 from streamjoin.model.binding import bind
+from streamjoin.model.comparisons import with_interval_index
 from streamjoin.spark.stages.gate import Collect, GateOfBatch
 from streamjoin.spark.stages.output import OrderTask, plain, result_schema, to_order
-from streamjoin.spark.stages.parts import Part, opened, unpack
-from streamjoin.spark.stages.route import part_schema
+from streamjoin.spark.stages.parts import Part, Received, opened, to_all, unpack
+from streamjoin.spark.stages.route import Route, longest_stored, part_schema
+from streamjoin.spark.stages.scaling import planned
 from streamjoin.spark.stages.task import RangeOfBatch
+from streamjoin.spark.stages.task_times import TimesOfTask, times_in
 from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
+from streamjoin.storage.merging import MergePolicy
 from streamjoin.testing import conformance
 from streamjoin.testing.cases import JoinCase
 from tests.spark.joining import EAGER
@@ -54,10 +58,22 @@ def gated_blueprint(
     sources: tuple[Sequence[SourcePlan], Sequence[SourcePlan]],
     idle_ms: int | None = None,
     ordered: bool = True,
+    *,
+    shared: bool | None = None,
+    policy: MergePolicy = EAGER,
 ) -> Blueprint:
+    """A join with a gate: in every range, where it can be, unless `shared` says otherwise."""
     inner = spec.how == "inner" and spec.match is None
-    gate = GatePlan((tuple(sources[0]), tuple(sources[1])), idle_ms, ordered, positions=inner)
-    return Blueprint(bind(spec, *schemas), "join", partitions, EAGER, token="0" * 32, gate=gate)
+    bound = bind(spec, *schemas)
+    can_be = bound.summary is None and with_interval_index(bound).intervals is None
+    gate = GatePlan(
+        (tuple(sources[0]), tuple(sources[1])),
+        idle_ms,
+        ordered,
+        positions=inner,
+        shared=can_be if shared is None else shared and can_be,
+    )
+    return Blueprint(bound, "join", partitions, policy, token="0" * 32, gate=gate)
 
 
 def gated_batch(
@@ -70,9 +86,12 @@ def gated_batch(
     task: int = 0,
     *,
     ends: bool = False,
+    rows_a_task: int | None = None,
 ) -> pa.Table:
     """One batch through all stages; the rows in the order in which Spark would hold them."""
     log = WindowLog(root, epoch, plan, batch if ends else None)
+    if plan.shared_gate:
+        return _shared_batch(plan, log, batch, sent, now_ms, rows_a_task or 64)
     collected = [
         row
         for (side, source), table in sent.items()
@@ -82,11 +101,45 @@ def gated_batch(
     _, found = opened(reversed(collected))
     received = _by_partition(plan, GateOfBatch(plan, log, batch).parts(found, now_ms))
     schemas = part_schema(plan, 0), part_schema(plan, 1)
-    results: list[pa.RecordBatch] = []
-    to_sort: dict[int, list[pa.RecordBatch]] = {p: [] for p in range(plan.partitions)}
+    shares = [
+        (RangeOfBatch(plan, log, batch, partition), unpack(reversed(parts), schemas)[1])
+        for partition, parts in received.items()
+    ]
+    return _joined(plan, shares)
+
+
+def _shared_batch(
+    plan: Blueprint, log: WindowLog, batch: int, sent: Sent, now_ms: int | None, rows_a_task: int
+) -> pa.Table:
+    """The same where every range decides as a gate."""
+    before = log.version(batch - 1)
+    points, longest = planned(plan, before), longest_stored(plan, before)
+    received: dict[int, list[pa.RecordBatch]] = {p: [] for p in range(plan.partitions)}
+    task = 0
+    for (side, source), table in sorted(sent.items()):
+        for rows in table.combine_chunks().to_batches(max_chunksize=rows_a_task):
+            route, times = Route(plan, side, source), TimesOfTask(plan, side, source)
+            for part in route.cut(rows, points, longest, task, 0, 0):
+                received[part.partition] += part.packed()
+            if rows.num_rows:
+                times.add(rows)
+                for partition, row in enumerate(to_all(points.ranges, times.code, task, times.packed(), None)):
+                    received[partition].append(row)
+            task += 1
+    schemas = part_schema(plan, 0), part_schema(plan, 1)
+    shares = []
     for partition, parts in received.items():
         share = RangeOfBatch(plan, log, batch, partition)
-        pairs = share.join(unpack(reversed(parts), schemas)[1])
+        shares.append((share, share.gated(unpack(reversed(parts), schemas)[1], times_in(reversed(parts)), now_ms)))
+    return _joined(plan, shares)
+
+
+def _joined(plan: Blueprint, shares: Sequence[tuple[RangeOfBatch, tuple[Received, Received]]]) -> pa.Table:
+    """What all ranges and the last stage make of the rows that the ranges get."""
+    results: list[pa.RecordBatch] = []
+    to_sort: dict[int, list[pa.RecordBatch]] = {p: [] for p in range(plan.partitions)}
+    for partition, (share, received) in enumerate(shares):
+        pairs = share.join(received)
         if plan.gate is None or not plan.gate.ordered:
             results += list(plain(plan, pairs))
             continue

@@ -93,7 +93,9 @@ def _run(case: JoinCase, seed: int, gated: int = 0, partitions: Sequence[int] = 
             model.add(sent if len(sent) == 2 else [sent[0], sent[0]])
             tables = [conformance.table(rows, schema) for rows, schema in zip(sent, case.schemas, strict=False)]
             if batch < gated:
-                plan = gated_blueprint(case.spec, case.schemas, rng.choice([1, 3]), (ONE, ONE), ordered=False)
+                plan = gated_blueprint(
+                    case.spec, case.schemas, rng.choice([1, 3]), (ONE, ONE), ordered=False, shared=False
+                )
                 sources = {(side, 0): table for side, table in enumerate(tables)}
                 found.update(conformance.ids(gated_batch(plan, root, batch, sources, epoch=9 * batch + 1)))
                 continue
@@ -177,7 +179,7 @@ def test_facts_decide_as_a_gate_would(case: JoinCase, seed: int) -> None:
     """Beside each other, on the same batches: clocks, the bound, and which rows are late."""
     case = _timed(case)
     plan = _plan(case, 3, EAGER)
-    gate = gated_blueprint(case.spec, case.schemas, 2, (ONE, ONE), ordered=False)
+    gate = gated_blueprint(case.spec, case.schemas, 2, (ONE, ONE), ordered=False, shared=False)
     root = Path(tempfile.mkdtemp())
     try:
         for batch, sent in enumerate(_deal(case, random.Random(seed))):
@@ -234,7 +236,7 @@ def _rows(rows: Sequence[tuple[int, int | None, int]]) -> pa.Table:
 def test_marks_and_waiting_rows_of_a_gate_are_taken_over_for_good(tmp_path: Path) -> None:
     """A left tuple that matched behind the gate, one that did not, and one that waited in it; later all are gone."""
     spec = replace(_SPEC, window=sj.TimeWindow(50))
-    gate = gated_blueprint(spec, (SCHEMA, SCHEMA), 2, (ONE, ONE), ordered=False)
+    gate = gated_blueprint(spec, (SCHEMA, SCHEMA), 2, (ONE, ONE), ordered=False, shared=False)
     left, right = _rows([(1, 1, 0), (2, 2, 1), (30, 7, 2)]), _rows([(1, 1, 10), (2, 9, 11)])
     found = [conformance.ids(gated_batch(gate, tmp_path, 0, {(0, 0): left, (1, 0): right}))]
     plan = _plan(JoinCase(spec, lambda _, __: True, (SCHEMA, SCHEMA), (), ()), 3, EAGER)
@@ -247,7 +249,7 @@ def test_marks_and_waiting_rows_of_a_gate_are_taken_over_for_good(tmp_path: Path
 @pytest.mark.parametrize("on", [sj.Equi("x"), sj.Band("x", "x", 1)])
 def test_rows_that_waited_in_a_gate_came_before_new_ones_at_their_time(on: sj.JoinPredicate, tmp_path: Path) -> None:
     spec = replace(_SPEC, on=on, window=None, match=sj.AsOf("backward", tolerance=50))
-    gate = gated_blueprint(spec, (SCHEMA, SCHEMA), 2, (ONE, ONE), ordered=False)
+    gate = gated_blueprint(spec, (SCHEMA, SCHEMA), 2, (ONE, ONE), ordered=False, shared=False)
     sides = {(0, 0): _rows([(1, 1, 0)]), (1, 0): _rows([(5, 1, 10)])}
     assert gated_batch(gate, tmp_path, 0, sides).num_rows == 0
     plan = _plan(JoinCase(spec, lambda _, __: True, (SCHEMA, SCHEMA), (), ()), 3, EAGER)
@@ -260,7 +262,7 @@ def test_rows_that_waited_in_a_gate_came_before_new_ones_at_their_time(on: sj.Jo
 
 def test_rows_that_a_gate_no_longer_waited_for_are_late(tmp_path: Path) -> None:
     """The right side was idle, so the gate gave out the first left row alone; nothing may match it any more."""
-    gate = gated_blueprint(_SPEC, (SCHEMA, SCHEMA), 2, (ONE, ONE), idle_ms=1000, ordered=False)
+    gate = gated_blueprint(_SPEC, (SCHEMA, SCHEMA), 2, (ONE, ONE), idle_ms=1000, ordered=False, shared=False)
     found = []
     for batch, (left, right) in enumerate([([(1, 1, 0), (4, 2, 1)], [(4, 9, 10)]), ([(8, 8, 2)], [])]):
         sent = {(0, 0): _rows(left), (1, 0): _rows(right)}

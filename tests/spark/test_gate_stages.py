@@ -20,27 +20,41 @@ import streamjoin as sj
 from streamjoin.model.binding import bind, narrowed
 from streamjoin.model.spec import How
 from streamjoin.spark.runtime import checkpoints
-from streamjoin.spark.stages import gate
+from streamjoin.spark.stages import gating
 from streamjoin.spark.stages.figures import NAMES
 from streamjoin.spark.stages.gating import HeldRows, Standing, source_names
 from streamjoin.spark.stages.late import late_rows
+from streamjoin.spark.stages.undecided import undecided
+from streamjoin.storage.background import merge_due
 from streamjoin.storage.blueprint import Blueprint, SourcePlan
 from streamjoin.storage.log import WindowLog, late_files
+from streamjoin.storage.merging import MergePolicy
 from streamjoin.testing import conformance, oracle
 from streamjoin.testing.cases import JoinCase, cases
 from tests.oracles.expected import expected
 from tests.oracles.kind_cases import extreme_cases
 from tests.seeds import examples
 from tests.spark.gated import PLANS, SCHEMA, deal, gated_batch, gated_blueprint, gated_plan, gated_spec, gated_table
+from tests.spark.joining import BACKGROUND, EAGER
 
 
-def _run(case: JoinCase, seed: int, root: Path, plans: list[Blueprint]) -> tuple[list[conformance.IdPair], int]:
-    """The pairs in the order in which they come, and how many tuples were let through, under a random cut."""
+def _run(case: JoinCase, seed: int, root: Path, ordered: bool) -> tuple[list[conformance.IdPair], int]:
+    """The pairs in the order in which they come, and how many tuples were let through, under a random cut.
+
+    The first batches may have a gate of one task, as earlier versions had.
+    """
     rng = random.Random(seed)
+    alone = rng.choice([0, 0, 0, 1, 3])
+    policy = rng.choice([EAGER, BACKGROUND, MergePolicy()])
+    (root / "join.json").write_text("{}")
     found: list[conformance.IdPair] = []
     for batch, sent in enumerate(deal(case, rng)):
-        plan = plans[batch % len(plans)]
-        found += conformance.ids(gated_batch(plan, root, batch, sent, epoch=batch + 1))
+        sources, n, shared = (PLANS, PLANS), (3, 1, 9)[batch % 3], batch >= alone
+        plan = gated_blueprint(case.spec, case.schemas, n, sources, ordered=ordered, shared=shared, policy=policy)
+        rows_a_task = rng.choice([2, 7, 64])
+        found += conformance.ids(gated_batch(plan, root, batch, sent, epoch=batch + 1, rows_a_task=rows_a_task))
+        if rng.random() < 0.3:
+            merge_due(plan, WindowLog(root, 1, plan), batch)
     footer, _ = WindowLog(root, batch + 1, plan).gate(batch)
     counts = footer["standing"]["counts"]
     return found, counts[0] if case.spec.self_join else sum(counts)
@@ -49,8 +63,7 @@ def _run(case: JoinCase, seed: int, root: Path, plans: list[Blueprint]) -> tuple
 def _check(case: JoinCase, seed: int, ordered: bool) -> None:
     root = Path(tempfile.mkdtemp())
     try:
-        plans = [gated_blueprint(case.spec, case.schemas, p, (PLANS, PLANS), ordered=ordered) for p in (3, 1, 4)]
-        found, released = _run(case, seed, root, plans)
+        found, released = _run(case, seed, root, ordered)
     finally:
         shutil.rmtree(root)
     through = JoinCase(case.spec, case.match, case.schemas, case.events[:released], ())
@@ -79,12 +92,146 @@ def test_times_at_the_ends_of_int64_are_the_oracles(case: JoinCase, seed: int, o
     _check(case, seed, ordered)
 
 
+# The gate in every range, beside one task
+
+
+_ROUTES = SCHEMA.append(pa.field("by", pa.string()))
+_SPECS: list[dict[str, Any]] = [
+    {"window": sj.CountWindow(3)},
+    {"window": (sj.TimeWindow(4), sj.CountWindow(5)), "lateness": 2},
+    {"window": sj.TimeWindow(6), "lateness": 3},
+    {"window": sj.TimeWindow(6), "on": sj.Band("x", "x", 2), "how": "full"},
+    {"window": (sj.TimeWindow(3), sj.TimeWindow(20)), "how": "full", "lateness": 1},
+    {"window": sj.CountWindow(4), "how": "anti"},
+    {"window": (sj.CountWindow(4), sj.TimeWindow(9)), "how": "semi", "on": sj.Band("x", "x", 1)},
+    {"window": sj.TimeWindow(9), "how": "left", "on": "l.x + r.x > 4"},
+    {"window": sj.TimeWindow(7), "how": "anti", "self_join": True},
+    {"window": sj.CountWindow(3), "self_join": True, "on": sj.Band("x", "x", 1)},
+    {"window": None, "match": sj.AsOf("nearest", 4), "how": "left", "lateness": 1},
+    {"window": None, "match": sj.AsOf("backward", 4), "on": sj.Band("x", "x", 1)},
+]
+
+
+@settings(LIGHT, max_examples=examples(60))
+@given(spec=st.sampled_from(_SPECS), seed=st.integers(0, 2**20), ordered=st.booleans())
+def test_every_range_decides_as_one_task_does(spec: dict[str, Any], seed: int, ordered: bool) -> None:
+    """Sources by a column, in the order of a position, idle ones, late rows, the end, and rows without key or time."""
+    rng = random.Random(seed)
+    sides = (0,) if spec.get("self_join") else (0, 1)
+    plans = [_sources(rng) for _ in sides]
+    queues = {(side, i): _stream(rng, 2 * side + i) for side in sides for i in range(len(plans[side]))}
+    now, idle_ms, alone, batch = 0, rng.choice([None, 50]), rng.choice([0, 0, 2]), -1
+    root = Path(tempfile.mkdtemp())
+    try:
+        while any(queues.values()):
+            # One source may be far ahead of another.
+            sent, now, batch = {}, now + rng.choice([1, 40, 100]), batch + 1
+            for key, queue in queues.items():
+                n = rng.choice([0, 0, 3, 9, 40])
+                sent[key] = pa.Table.from_pylist(queue[:n], _ROUTES)
+                del queue[:n]
+            out, ends = [], rng.random() < 0.1
+            for shared in (False, True):
+                own = root / str(shared)
+                plan = gated_blueprint(
+                    gated_spec(**spec), (_ROUTES, _ROUTES), rng.choice([1, 3, 12]), (plans[0], plans[-1]), idle_ms,
+                    ordered, shared=shared and batch >= alone, policy=rng.choice([EAGER, BACKGROUND]),
+                )  # fmt: skip
+                ids = conformance.ids(
+                    gated_batch(plan, own, batch, sent, now, ends=ends, rows_a_task=rng.choice([3, 64]))
+                )
+                log = WindowLog(own, 1, plan)
+                footer, _ = log.gate(batch)
+                told = {name: footer[name] for name in ("standing", "waiting", "awaited", "bound", "positions", "lag")}
+                found = ids if ordered else sorted(map(str, ids))
+                out.append((found, told, footer["clocks"], log.version(batch).late, undecided(plan, log, batch)))
+            assert out[0] == out[1], batch
+        late = [
+            sorted(str(row) for _, path in late_files(root / str(shared)) for row in _late_ids(path))
+            for shared in (False, True)
+        ]
+        assert late[0] == late[1]
+    finally:
+        shutil.rmtree(root)
+
+
+def test_ranges_that_were_told_different_times_are_no_version(tmp_path: Path) -> None:
+    plan = gated_plan()
+    published = WindowLog.publish
+    for t, only in ((1, 0), (2, 1)):
+
+        def publish(log: WindowLog, batch: int, partition: int, *piece: Any, only: int = only) -> None:
+            if partition == only:
+                published(log, batch, partition, *piece)
+
+        with mock.patch.object(WindowLog, "publish", publish):
+            gated_batch(plan, tmp_path, 0, {(0, 0): gated_table((t, 7, 0)), (1, 0): gated_table((1, 7, 10))})
+    with pytest.raises(sj.CheckpointError, match="the pieces of version 0 of the window log disagree"):
+        WindowLog(tmp_path, 1, plan).version(0)
+
+
+@pytest.mark.parametrize("how", ["inner", "full", "semi"])
+@pytest.mark.parametrize("on", [sj.Band("x", "x", 3), "l.x - r.x between -3 and 3"])
+def test_rows_that_waited_find_partners_in_other_ranges(how: How, on: Any, tmp_path: Path) -> None:
+    """One side is a batch ahead of the other, in turn, and each range has a few words, or a part of one."""
+    found = []
+    for shared in (False, True):
+        root, ids = tmp_path / str(shared), []
+        plan = gated_blueprint(
+            gated_spec(on=on, window=sj.TimeWindow(12), how=how), (SCHEMA, SCHEMA), 16, (PLANS[:1], PLANS[:1]),
+            shared=shared,
+        )  # fmt: skip
+        for batch in range(6):
+            sent = {(side, 0): gated_table((9 * batch, 0, -1 - batch)) for side in (0, 1)}
+            sent[batch % 2, 0] = gated_table(*((9 * batch + i // 10, (7 * i) % 60, 100 * batch + i) for i in range(60)))
+            ids += conformance.ids(gated_batch(plan, root, batch, sent))
+        found.append(ids)
+    assert found[0] == found[1]
+    assert len(found[0]) > 100
+
+
+def _stream(rng: random.Random, number: int) -> list[dict[str, Any]]:
+    """The rows of one source, somewhat out of order."""
+    rows, clock = [], 0
+    for i in range(rng.choice([0, 20, 50])):
+        clock += rng.choice([0, 0, 1, 2])
+        t = None if rng.random() < 0.03 else clock - rng.choice([0, 0, 0, 1, 5])
+        x = None if rng.random() < 0.1 else rng.randint(0, 20)
+        rows.append({"t": t, "x": x, "id": 1000 * number + i, "by": rng.choice(["a", "b", "", None])})
+    if rng.random() < 0.3:
+        rng.shuffle(rows)
+    return rows
+
+
+def _sources(rng: random.Random) -> tuple[SourcePlan, ...]:
+    position = rng.choice([None, "id"])
+    return rng.choice(
+        [
+            (SourcePlan("0000", position=position),),
+            (SourcePlan("0000", by="by", position=position, values=rng.choice([(), ("a",)])),),
+            (SourcePlan("b", position=position), SourcePlan("a")),
+        ]
+    )
+
+
+def _late_ids(path: Any) -> list[tuple[Any, ...]]:
+    rows = pa.ipc.open_file(path.read_bytes()).read_all().to_pylist()
+    return [
+        (row["batch"], row["side"], row["reason"], row.get("id_left", row.get("id")), row.get("id_right"))
+        for row in rows
+    ]
+
+
 # The gate by itself
 
 
 def _standing(plan: Blueprint, root: Path, batch: int, epoch: int = 1) -> dict[str, object]:
-    footer, _ = WindowLog(root, epoch, plan).gate(batch)
-    return {"bound": footer["standing"]["bound"][0], "waiting": footer["waiting"], "late": footer["late"]}
+    log = WindowLog(root, epoch, plan)
+    footer, _ = log.gate(batch)
+    before = log.version(batch - 1).late
+    late = {reason: n - before.get(reason, 0) for reason, n in log.version(batch).late.items()}
+    late = {reason: n for reason, n in late.items() if n}
+    return {"bound": footer["standing"]["bound"][0], "waiting": footer["waiting"], "late": late}
 
 
 def test_a_tuple_waits_until_every_source_has_passed_it(tmp_path: Path) -> None:
@@ -257,7 +404,7 @@ def test_a_checkpoint_with_sources_named_by_text_keeps_their_order(tmp_path: Pat
     to_json = Standing.to_json
     with (
         mock.patch.object(Standing, "to_json", lambda s: {k: v for k, v in to_json(s).items() if k != "names"}),
-        mock.patch.object(gate, "source_names", lambda plan, values, **_: source_names(plan, values, by_text=True)),
+        mock.patch.object(gating, "source_names", lambda plan, values, **_: source_names(plan, values, by_text=True)),
     ):
         assert _by_value(plan, tmp_path, 0, 5) == []
     assert _by_value(plan, tmp_path, 1, 50) == [0, 3, 1, 2]

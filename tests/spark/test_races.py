@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -157,15 +158,22 @@ def test_tasks_that_see_different_versions_give_no_rows(
     assert found == expected(BAND, left, right)
 
 
-def test_the_tasks_behind_a_gate_go_by_what_the_gate_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = gated_plan()
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_tasks_behind_a_gate_go_by_what_the_gate_said(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is one task, or all routing tasks."""
+    gate = gated_plan().gate
+    assert gate is not None
+    plan = replace(gated_plan(), gate=replace(gate, shared=shared))
     gated_batch(plan, tmp_path, 0, {(0, 0): gated_table((5, 7, 0)), (1, 0): gated_table((6, 7, 1))})
     log = WindowLog(tmp_path, 1, plan)
-    for stage in ("gate", "task"):
+    for stage in ("gate", "route", "task"):
         monkeypatch.setattr(f"streamjoin.spark.stages.{stage}.open_log", lambda _: (log, 1))
-    collected = [row for side in (0, 1) for row in Collect(plan, side, 0)(iter(gated_table((9, 7, 2)).to_batches()))]
+    first = Route if shared else Collect
+    routed = [row for side in (0, 1) for row in first(plan, side, 0)(iter(gated_table((9, 7, 2)).to_batches()))]
     sent: dict[int, list[pa.RecordBatch]] = {partition: [] for partition in range(plan.partitions)}
-    for row in Gate(plan)(iter(collected)):
+    for row in routed if shared else Gate(plan)(iter(routed)):
         for i, target in enumerate(row.column(0).to_pylist()):
             sent[target].append(row.select(range(5)).slice(i, 1))
     found = [row for parts in sent.values() for row in JoinTask(plan)(iter(parts))]

@@ -42,7 +42,7 @@ def test_stages_have_the_query_and_what_they_do_in_their_names(
         write_source(tmp_path / name, ROWS, 1)
     assert _stages(spark, tmp_path, "near") == ["near: route", "near: join"]
     assert _stages(spark, tmp_path, "in order", ordered=True, positions=True) == [
-        "in order: collect", "in order: gate", "in order: join", "in order: order",
+        "in order: route", "in order: join", "in order: order",
     ]  # fmt: skip
     # Where the class can't be had, names are Spark's and the query runs.
     monkeypatch.setattr(driver_classes, "STAGES_CLASS", "streamjoin.spark.Nowhere")

@@ -39,7 +39,7 @@ def run_join(root: Place, first: int, last: int) -> list[Counter[tuple[int, int]
 def run_gated(root: Place, first: int, last: int) -> list[list[tuple[object, ...]]]:
     """The same of a join with a gate, which has rows that wait."""
     plan = gated_plan(gated_spec(how="full"))
-    epoch = new_epoch(root, plan.description)
+    epoch = new_epoch(root, plan.description, former=plan.former_description)
     results = []
     for i in range(first, last):
         sent = {(0, 0): gated_table((3 * i, 7, 2 * i)), (1, 0): gated_table((3 * i + 1, 7, 2 * i + 1))}

@@ -1,8 +1,8 @@
 """`join`: joins two sides of streaming DataFrames into one.
 
 Each side is split into ranges of index words, Spark moves the parts to one task per range, and that task joins them
-with the window log. If the join needs one order, a gate comes first; if the output is ordered, a sort comes last. All
-arguments are checked here, before a query exists.
+with the window log. If the join needs one order, the tasks decide as a gate, or one comes first; if the output is
+ordered, a sort comes last. All arguments are checked here, before a query exists.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def join(
     (files, tables, Kafka transactions, ...) every result is written exactly once, whichever processes are killed.
 
     Count windows, `ordered=True`, `positions=True`, `idle=`, several sources per side, and joins on intervals that are
-    not inner add a gate before the join: one task that brings all tuples into one order. It releases a tuple once every
-    source has passed its time. Tuples that are not released when a query ends, also with the trigger
+    not inner have a gate, which brings all tuples into one order. It releases a tuple once every source has passed its
+    time. Tuples that are not released when a query ends, also with the trigger
     `availableNow`, stay in the checkpoint for the next start, and so do tuples of an outer, anti or as-of join that are
     not decided. The end of such a run says how many these are; `end_of_input=True` decides them.
 
@@ -211,7 +211,8 @@ def build(left: Side, right: Side | None, spec: JoinSpec, options: Options, poli
     _check_columns(blueprint)
     expect(spark, blueprint)
     shown = show_batches(spark)
-    parts = _gated(blueprint, frames) if blueprint.gate else _routed(blueprint, frames)
+    alone = blueprint.gate is not None and not blueprint.gate.shared
+    parts = _gated(blueprint, frames) if alone else _routed(blueprint, frames)
     ranged = parts.repartitionById(blueprint.partitions, parts["partition"])
     schema = _output_schema(blueprint, [sources[0].frame for sources in sides.values()])
     if blueprint.gate is None or not blueprint.gate.ordered:
@@ -232,25 +233,34 @@ def _counted(rows: DataFrame, blueprint: Blueprint) -> DataFrame:
 
 def _routed(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
     name = f"streamjoin_route_{blueprint.token}"
-    parts = _union([map_in_arrow(side[0], Route(blueprint, i), OBSERVED_DDL, name) for i, side in enumerate(frames)])
-    return observed(parts, blueprint.name)
+    stages = [
+        map_in_arrow(frame, Route(blueprint, side, i), OBSERVED_DDL, name)
+        for side, sources in enumerate(frames)
+        for i, frame in enumerate(sources)
+    ]
+    return _timed(blueprint, observed(_union(stages), blueprint.name))
 
 
 def _gated(blueprint: Blueprint, frames: Sequence[Sequence[DataFrame]]) -> DataFrame:
-    from pyspark.sql import functions as f
-
     stages = [
         map_in_arrow(frame, Collect(blueprint, side, i), DDL, f"streamjoin_collect_{blueprint.token}")
         for side, sources in enumerate(frames)
         for i, frame in enumerate(sources)
     ]
-    collected = _union(stages)
-    if blueprint.gate is not None and blueprint.gate.idle_ms is not None:
-        # Spark records this time with the batch: it is the same when the batch runs again.
-        collected = collected.withColumn("now", f.unix_millis(f.current_timestamp()))
+    collected = _timed(blueprint, _union(stages))
     single = collected.repartitionById(1, collected["partition"])
     parts = map_in_arrow(single, Gate(blueprint), OBSERVED_DDL, f"streamjoin_gate_{blueprint.token}")
     return observed(parts, blueprint.name)
+
+
+def _timed(blueprint: Blueprint, parts: DataFrame) -> DataFrame:
+    """The parts with the time of their batch, if a source may be idle."""
+    from pyspark.sql import functions as f
+
+    if blueprint.gate is None or blueprint.gate.idle_ms is None:
+        return parts
+    # Spark records this time with the batch: it is the same when the batch runs again.
+    return parts.withColumn("now", f.unix_millis(f.current_timestamp()))
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -283,9 +293,9 @@ def _gate(
         if most is not None:
             raise SpecError(f"most_waiting={most:,} limits what waits in a gate, which this join has not: leave it out")
         return None
-    return GatePlan(
-        plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate, options.most_waiting
-    )
+    # Which ranges a new interval reaches depends on the longest other new one, and rows of a window on all before them.
+    shared = with_interval_index(bound).intervals is None and bound.summary is None
+    return GatePlan(plans, _idle_ms(options.idle), options.ordered, options.positions, options.punctuate, most, shared)
 
 
 def _former_sources(

@@ -52,7 +52,8 @@ class SourcePlan:
 class GatePlan:
     """How tuples are brought into one order before the join.
 
-    `most_waiting` is how many may wait after a batch; None for any number.
+    `most_waiting` is how many may wait after a batch; None for any number. `shared` says that every range decides by
+    itself, from the times of all rows, so that no task sees all of them; earlier versions had one task for it.
     """
 
     sources: tuple[tuple[SourcePlan, ...], tuple[SourcePlan, ...]]
@@ -61,6 +62,7 @@ class GatePlan:
     positions: bool = False
     punctuated: bool = False
     most_waiting: int | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,19 @@ class Blueprint:
         return self.gate is None and (bool(self.marked) or self.bound.match is not None)
 
     @property
+    def shared_gate(self) -> bool:
+        """Whether every range of a join with a gate decides by itself."""
+        return self.gate is not None and self.gate.shared
+
+    @property
     def parts(self) -> tuple[int, ...]:
-        """The parts of a run: the rows of both sides, and on arrival marks and rows without a key (`manifest.py`)."""
-        return (0, 1, 2, 3, 4, 5) if self.on_arrival else (0, 1)
+        """The parts of a run that last: rows of both sides, where no single task keeps them marks, rows without a key.
+
+        See `manifest.py` for their numbers.
+        """
+        if self.on_arrival:
+            return 0, 1, 2, 3, 4, 5
+        return (0, 1, 2, 3) if self.shared_gate and self.marked else (0, 1)
 
     @property
     def numbered(self) -> bool:
@@ -252,6 +264,7 @@ class Blueprint:
             "right sources": ", ".join(map(str, gate.sources[1])) if gate else ANY_ORDER,
             **({} if spec.how == "inner" else {"how": spec.how}),
             **({} if spec.match is None else {"match": self._match_text}),
+            **({"gate": "in every range"} if self.shared_gate else {}),
         }
 
     @property
@@ -264,7 +277,9 @@ class Blueprint:
 
     @property
     def former_description(self) -> dict[str, str] | None:
-        """The description of the same join with the gate that an earlier version put before it."""
+        """The description of the same join with the gate that an earlier version put before it, in one task."""
+        if self.shared_gate:
+            return {name: text for name, text in self.description.items() if name != "gate"}
         if self.former_sources is None:
             return None
         left, right = self.former_sources

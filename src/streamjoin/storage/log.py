@@ -331,10 +331,10 @@ class WindowLog:
                 mapped = MappedPiece(self.root / "versions" / file)
                 for block in (block for part in ref.blocks for block in part):
                     mapped.check(block)
-            # Without a gate, marks are in runs; a version of an earlier gate has no counts.
+            # Marks are in runs, but those of a gate of one task; a version with any gate has no counts.
             if self._blueprint.numbered and manifest.counts is None:
-                self.gate(batch, manifest.epoch)
-                if self._blueprint.marked:
+                footer, _ = self.gate(batch, manifest.epoch)
+                if self._blueprint.marked and "came" not in footer:
                     self.marks(batch, manifest.epoch)
         except CheckpointError:
             return False

@@ -24,8 +24,11 @@ SAMPLE = 256
 
 NOTHING = RunStatistics(0, 0, 0)
 
-MARKS, KEYLESS = 2, 4
-"""In a run, the numbers of the first of two parts: the marks of both sides, and the rows of both without a key."""
+MARKS, KEYLESS, WAITING = 2, 4, 6
+"""In a run, the numbers of the first of two parts: marks of both sides, their rows without a key, rows that wait.
+
+Rows wait for a gate: those of the newest version count, and its piece has all of them.
+"""
 
 Clocks = tuple[int | None, int | None]
 Horizons = Callable[[Clocks], tuple[int, int]]

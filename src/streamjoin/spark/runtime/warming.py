@@ -18,12 +18,12 @@ from streamjoin.model.binding import bind
 from streamjoin.model.predicates import Band, Equi, JoinPredicate
 from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import CountWindow, TimeWindow
-from streamjoin.spark.stages.gate import Collect, GateOfBatch
 from streamjoin.spark.stages.output import plain
-from streamjoin.spark.stages.parts import Part, opened, unpack
+from streamjoin.spark.stages.parts import unpack
 from streamjoin.spark.stages.route import Route, longest_stored, part_schema
 from streamjoin.spark.stages.scaling import planned
 from streamjoin.spark.stages.task import RangeOfBatch
+from streamjoin.spark.stages.task_times import TaskTimes, TimesOfTask
 from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
 
@@ -48,8 +48,8 @@ def warm() -> None:
 def _joins() -> Iterator[tuple[JoinSpec, GatePlan | None]]:
     for on in _CONDITIONS:
         yield JoinSpec(on, TimeWindow(_ROWS), time="t", order="event_time"), None
-    source = (SourcePlan("0000"),)
-    gate = GatePlan((source, source))
+    source = SourcePlan("0000")
+    gate = GatePlan(((source,), (source,)), shared=True)
     yield JoinSpec(_CONDITIONS[0], CountWindow(_ROWS), time="t", order="event_time", how="semi"), gate
     yield JoinSpec(Equi("i64"), match=AsOf(), time="t", order="event_time"), gate
 
@@ -58,22 +58,18 @@ def _run(blueprint: Blueprint, root: Path) -> None:
     log = WindowLog(root, 1, blueprint)
     schemas = part_schema(blueprint, 0), part_schema(blueprint, 1)
     for batch in range(_BATCHES):
+        rows, before = sample(batch, _ROWS).select(_COLUMNS).to_batches()[0], log.version(batch - 1)
+        points, longest = planned(blueprint, before), longest_stored(blueprint, before)
         received: list[list[pa.RecordBatch]] = [[] for _ in range(_RANGES)]
-        for part in _parts(blueprint, log, batch):
-            received[part.partition] += part.packed()
+        told = []
+        for side in (0, 1):
+            for part in Route(blueprint, side).cut(rows, points, longest, side, 0, 0):
+                received[part.partition] += part.packed()
+            if blueprint.shared_gate:
+                times = TimesOfTask(blueprint, side, 0)
+                times.add(rows)
+                told.append(TaskTimes.unpacked(times.code, side, times.packed()))
         for partition, parts in enumerate(received):
-            share = RangeOfBatch(blueprint, log, batch, partition)
-            for _ in plain(blueprint, share.join(unpack(parts, schemas)[1])):
+            share, both = RangeOfBatch(blueprint, log, batch, partition), unpack(parts, schemas)[1]
+            for _ in plain(blueprint, share.join(share.gated(both, told, None) if told else both)):
                 pass
-
-
-def _parts(blueprint: Blueprint, log: WindowLog, batch: int) -> Iterator[Part]:
-    rows = sample(batch, _ROWS).select(_COLUMNS).to_batches()[0]
-    if blueprint.gate is not None:
-        collected = [row for side in (0, 1) for row in Collect(blueprint, side, 0).part(rows, 0, 0).packed()]
-        yield from GateOfBatch(blueprint, log, batch).parts(opened(collected)[1], None)
-        return
-    before = log.version(batch - 1)
-    for side in (0, 1):
-        longest = longest_stored(blueprint, before)
-        yield from Route(blueprint, side).cut(rows, planned(blueprint, before), longest, side, 0, 0)

@@ -1,7 +1,8 @@
 """The figures of a join in Spark's progress reports, as an observed metric.
 
 Figures are in a column next to the parts, of which a batch has few, and are aggregated before the shuffle, so they cost
-nothing per result row. Rows are counted in the batch, the window before it, and the gate after it.
+nothing per result row. Rows are counted in the batch, the window before it, and a gate of one task after it; one in
+every range, as all that ranges decide by facts, before it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streamjoin.spark.stages.parts import COPIES, DDL, SCHEMA, Part, Spool, markers
+from streamjoin.spark.stages.parts import COPIES, DDL, SCHEMA, Part, Spool, markers, to_all
 from streamjoin.spark.stages.spending import untold
 from streamjoin.storage.manifest import Manifest
 
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 ROWS = ("left_rows", "right_rows", "copies")
 """Figures that are summed: rows that ranges store, and copies that only probe."""
 WINDOW = ("window_left", "window_right", "window_bytes", "runs", "merged_runs", "ranges", "late")
-GATE = ("bound", "position", "waiting", "gate_lag", "left_in", "right_in")
+GATE = ("bound", "position", "waiting", "gate_lag")
+RECEIVED = ("left_in", "right_in")
+"""Figures of joins with a gate that are summed: the new rows."""
 WORK = ("skew", "start_ms", "compile_ms")
 """How uneven the ranges of the batch before were, in thousandths, and what starting a worker took."""
-NAMES = (*ROWS, *WINDOW, *GATE, *WORK)
+NAMES = (*ROWS, *WINDOW, *GATE, *RECEIVED, *WORK)
 
 _PREFIX = "streamjoin_"
 
@@ -96,7 +99,8 @@ def observed(parts: DataFrame, join: str) -> DataFrame:
 
     figures = parts["figures"]
     aggregates = [
-        (f.sum if name in ROWS else f.max)(f.get(figures, f.lit(i))).alias(name) for i, name in enumerate(NAMES)
+        (f.sum if name in (*ROWS, *RECEIVED) else f.max)(f.get(figures, f.lit(i))).alias(name)
+        for i, name in enumerate(NAMES)
     ]
     return parts.observe(metric_name(join), *aggregates).drop("figures")
 
@@ -109,18 +113,23 @@ def packed(part: Part, spool: Spool | None = None) -> Iterator[pa.RecordBatch]:
         yield _with_figures(row, None if number else rows)
 
 
+def told(partitions: int, side: int, source: int, body: pa.Buffer, spool: Spool | None) -> Iterator[pa.RecordBatch]:
+    """What a routing task tells so many ranges (`to_all`), as record batches with no figures."""
+    return (_with_figures(row, None) for row in to_all(partitions, side, source, body, spool))
+
+
 def standing(
     partitions: int,
     before: Manifest,
     ranges: int,
     mark: int,
     gate: Punctuation | None = None,
-    received: tuple[int, int] | None = (0, 0),
+    received: tuple[int, int] | None = None,
     facts: bytes | None = None,
 ) -> pa.RecordBatch:
     """The empty parts of a routing task, with its facts and the figures of the window and the gate.
 
-    The gate `received` rows; None where the ranges count them.
+    In a join with a gate, the task `received` rows of both sides; else None, where there are figures of `gate`.
     """
     blocks = [block for run in before.runs for piece in run.pieces for side in piece.blocks for block in side]
     window = [
@@ -131,8 +140,8 @@ def standing(
         ranges,
         sum(before.late.values()),
     ]
-    counted = received or (None, None)
-    gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag, *counted]
+    gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag]
+    gated += list(received or (None, None))
     began = untold()
     work = [before.skew, round(1000 * began.starting), round(1000 * began.compiling)]
     return _with_figures(markers(partitions, mark, facts), [0, 0, 0, *window, *gated, *work])

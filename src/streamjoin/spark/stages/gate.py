@@ -1,4 +1,4 @@
-"""The two stages before a join that needs one order: for count windows, ordered output or several sources.
+"""The two stages before a join on intervals or a summary that needs one order; others share it (`shared_gate.py`).
 
 *Collect* packs the rows of every source for one task, the *Gate*. The gate adds the rows that waited after the previous
 batch, sets late rows aside, numbers the ready rows and sends them to the ranges. The other rows wait in a file of the
@@ -16,22 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
-from streamjoin.model.errors import InputError, StateError
+from streamjoin.model.errors import InputError
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.arrivals import LATE, NO_TIME
 from streamjoin.spark.stages.figures import packed, standing
 from streamjoin.spark.stages.gating import (
+    Decided,
     HeldRows,
-    SourceProgress,
     Standing,
     UngatedRows,
-    advanced,
-    ended,
-    late_in,
-    numbered,
-    ordered,
-    ready_in,
-    source_names,
+    beginning,
+    chosen,
+    codes,
+    decide,
+    sources_in,
+    together,
 )
 from streamjoin.spark.stages.kind_gate import KindGate
 from streamjoin.spark.stages.late import late_rows
@@ -44,7 +43,7 @@ from streamjoin.storage.blueprint import SIDES, Blueprint, GatePlan, SourcePlan
 from streamjoin.storage.log import WindowLog
 from streamjoin.storage.pieces import Block, BlockRows
 from streamjoin.storage.ranges import SplitPoints, sample
-from streamjoin.windows.clock import less, to_ticks
+from streamjoin.windows.clock import to_ticks
 from streamjoin.windows.encoding import SideEncoder, flat, integer_values
 from streamjoin.windows.intervals import ends, length_classes
 
@@ -136,20 +135,19 @@ class GateOfBatch:
         stood, waited = self._resumed()
         fresh = [self._fresh(side, packed_parts, stood.by_text) for side in self._sides]
         self.received = (fresh[0].table.num_rows, fresh[1].table.num_rows if len(fresh) > 1 else 0)
-        late: list[pa.Table] = []
-        on_time = [self._without_late(stood, side, new, late) for side, new in zip(self._sides, fresh, strict=True)]
-        lateness = self._blueprint.lateness
-        batch = [(side, new.rows) for side, new in zip(self._sides, fresh, strict=True)]
-        after = advanced(stood, batch, lateness, now_ms, self._plan.idle_ms)
-        if self._ends:
-            after = ended(after)
-        waiting = [_together(old, new) for old, new in zip(waited, on_time, strict=True)]
-        ready = [self._ready(after, side, rows.rows) for side, rows in zip(self._sides, waiting, strict=True)]
-        held = self._held(after, ready, now_ms)
-        tables, ticks, after = self._numbered(after, waiting, ready)
+        waited_rows, fresh_rows = [old.rows for old in waited], [new.rows for new in fresh]
+        reach = self._kind.reach
+        decided = decide(self._blueprint, stood, waited_rows, fresh_rows, now_ms, reach, ends=self._ends)
+        late, waiting = self._on_time(decided, waited, fresh)
+        after, ticks, held = decided.after, decided.ticks, decided.held
+        tables = [
+            _with_numbers(_in_order(side.table, order), *numbers)
+            for side, order, numbers in zip(waiting, decided.orders, decided.numbers, strict=True)
+        ]
+        tables = [tables[0], tables[-1]]
         self._kind.advance(self._log, self.before, stood.counts, after, ticks)
         points = planned(self._blueprint, self.before, self._sample(tables))
-        rest = [_chosen(side_rows, ~mask) for side_rows, mask in zip(waiting, ready, strict=True)]
+        rest = [_chosen(side_rows, ~mask) for side_rows, mask in zip(waiting, decided.ready, strict=True)]
         self.ranges, self.mark = points.ranges, agreed(self.before, points)
         longest = self._longest(tables)
         self._publish(stood, after, rest, late, points, longest, held)
@@ -162,12 +160,12 @@ class GateOfBatch:
     def _resumed(self) -> tuple[Standing, list[WaitingRows]]:
         """The state of the gate before the batch, and the waiting rows."""
         if self.before.batch < 0:
-            return self._beginning(), [self._nothing(side) for side in self._sides]
+            return beginning(self._blueprint), [self._nothing(side) for side in self._sides]
         footer, piece = self._log.gate(self.before.batch, self.before.epoch)
         if footer.get("ended"):
             stood = Standing.from_json(footer["standing"])
-            beginning = self._beginning(by_text=stood.by_text)
-            return replace(beginning, counts=stood.counts), [self._nothing(side) for side in self._sides]
+            begun = beginning(self._blueprint, by_text=stood.by_text)
+            return replace(begun, counts=stood.counts), [self._nothing(side) for side in self._sides]
         waited = []
         for side in self._sides:
             blocks = [Block(*block) for block in footer["blocks"][side]]
@@ -175,20 +173,10 @@ class GateOfBatch:
             table = pa.Table.from_batches(parts, schema=self._waiting_schema(side)).combine_chunks()
             names = pc.dictionary_encode(flat(table.column(_SOURCE)))
             rows = UngatedRows(
-                integer_values(flat(table.column(_TICKS))), _codes(names), names.dictionary.to_pylist(), frozenset()
+                integer_values(flat(table.column(_TICKS))), codes(names), names.dictionary.to_pylist(), frozenset()
             )
             waited.append(WaitingRows(table.drop_columns([_SOURCE, _TICKS]), rows))
         return Standing.from_json(footer["standing"]), waited
-
-    def _beginning(self, *, by_text: bool = False) -> Standing:
-        """The state before any row."""
-        declared = [
-            (side, name)
-            for side in self._sides
-            for plan in self._plan.sources[side]
-            for name in _declared(plan, self._blueprint.schema(side), by_text)
-        ]
-        return Standing({key: SourceProgress(None, None) for key in declared}, by_text=by_text)
 
     def _nothing(self, side: int) -> WaitingRows:
         empty = np.empty(0, np.int64)
@@ -222,62 +210,25 @@ class GateOfBatch:
         ticks, missing = to_ticks(table.column(name), self._time.multipliers[side])
         names, source = [plan.name], np.zeros(table.num_rows, np.int64)
         if plan.by is not None:
-            values = pc.dictionary_encode(flat(table.column(plan.by)), null_encoding="encode")
-            names, source = source_names(plan.name, values.dictionary, by_text=by_text), _codes(values)
-            if len({*names}) < len(names):
-                # A NULL and an empty text are one source.
-                known = {name: place for place, name in reversed(list(enumerate(names)))}
-                source = np.array([known[name] for name in names], np.int64)[source]
+            names, source = sources_in(plan, flat(table.column(plan.by)), by_text=by_text)
         if missing is not None:
             source = np.where(missing, -1, source)
         return WaitingRows(table, UngatedRows(ticks, source, names, frozenset(names if plan.position else ())))
 
-    def _without_late(self, standing: Standing, side: int, new: WaitingRows, late: list[pa.Table]) -> WaitingRows:
-        """The new rows that are not late; the late ones are added to `late`."""
-        masks = {LATE: late_in(standing, side, new.rows, self._blueprint.lateness), NO_TIME: new.rows.source < 0}
-        reasons = {reason: new.table.filter(pa.array(mask)) for reason, mask in masks.items() if mask.any()}
-        if reasons:
-            late.append(late_rows(self._blueprint.bound, self._batch, SIDES[side], reasons))
-        return _chosen(new, ~(masks[LATE] | masks[NO_TIME]))
-
-    def _ready(self, after: Standing, side: int, rows: UngatedRows) -> Array:
-        """Which rows leave the gate; a left row of an as-of join waits until no closer right row can follow."""
-        if side == 1 or self._blueprint.bound.match is None or self._ends:
-            return ready_in(after, side, rows)
-        ready: Array = rows.ticks < less(after.bound[0], self._kind.reach)
-        return ready
-
-    def _held(self, after: Standing, ready: Sequence[Array], now_ms: int | None) -> HeldRows:
-        """What goes on waiting, if it is not too much."""
-        numbers = [int(np.count_nonzero(~mask)) for mask in ready]
-        held = HeldRows.after(after, numbers, self._blueprint.lateness, now_ms, self._plan.idle_ms)
-        most = self._plan.most_waiting
-        if most is not None and sum(numbers) > most:
-            raise StateError(
-                f"{held}: most_waiting={most:,}. Nothing of the batch was joined, and the next start has it again: "
-                "start with a larger most_waiting, and with idle= if the source may be silent for long"
-            )
-        return held
-
-    def _numbered(
-        self, after: Standing, waiting: Sequence[WaitingRows], ready: Sequence[Array]
-    ) -> tuple[list[pa.Table], tuple[Array, Array], Standing]:
-        """The ready rows of both roles in order, with their numbers, and their times."""
-        orders = [ordered(side.rows, np.flatnonzero(mask)) for side, mask in zip(waiting, ready, strict=True)]
-        tables = [_in_order(side.table, order) for side, order in zip(waiting, orders, strict=True)]
-        ticks = [side.rows.ticks[order] for side, order in zip(waiting, orders, strict=True)]
-        sizes = [order.size for order in orders]
-        first = after.counts
-        if len(self._sides) == 1:
-            seqs = first[0] + np.arange(sizes[0], dtype=np.int64)
-            table = _with_numbers(tables[0], seqs, seqs)
-            return [table, table], (ticks[0], ticks[0]), replace(after, counts=(first[0] + sizes[0],) * 2)
-        upto = numbered(ticks[0], ticks[1])
-        out = [
-            _with_numbers(tables[side], first[side] + np.arange(sizes[side]), first[1 - side] + upto[side])
-            for side in (0, 1)
-        ]
-        return out, (ticks[0], ticks[1]), replace(after, counts=(first[0] + sizes[0], first[1] + sizes[1]))
+    def _on_time(
+        self, decided: Decided, waited: Sequence[WaitingRows], fresh: Sequence[WaitingRows]
+    ) -> tuple[list[pa.Table], list[WaitingRows]]:
+        """The new rows that are late, and all others with those that waited."""
+        late, waiting = [], []
+        for side, (old, new) in enumerate(zip(waited, fresh, strict=True)):
+            masks = {LATE: decided.late[side], NO_TIME: decided.timeless[side]}
+            reasons = {reason: new.table.filter(pa.array(mask)) for reason, mask in masks.items() if mask.any()}
+            if reasons:
+                late.append(late_rows(self._blueprint.bound, self._batch, SIDES[side], reasons))
+            on_time = _chosen(new, ~(masks[LATE] | masks[NO_TIME]))
+            table = pa.concat_tables([old.table, on_time.table]).combine_chunks()
+            waiting.append(WaitingRows(table, decided.waiting[side]))
+        return late, waiting
 
     def _sample(self, tables: Sequence[pa.Table]) -> list[tuple[int, int]]:
         """The distribution of the ready rows' words."""
@@ -349,14 +300,6 @@ class GateOfBatch:
         write_punctuation(self._log.root, self._log.epoch, self.punctuation)
 
 
-def _declared(plan: SourcePlan, schema: pa.Schema, by_text: bool) -> Sequence[str]:
-    """The sources that the gate waits for from the start."""
-    if plan.by is None:
-        return [plan.name]
-    values = pa.array(plan.values, pa.string()).cast(schema.field(plan.by).type)
-    return source_names(plan.name, values, by_text=by_text)
-
-
 def _in_order(table: pa.Table, order: Array) -> pa.Table:
     """The rows at `order`: without a copy if they are adjacent and in their order, as those of most batches are."""
     n = order.size
@@ -373,10 +316,6 @@ def _counted(late: Sequence[pa.Table]) -> dict[str, int]:
     return counts
 
 
-def _codes(values: pa.DictionaryArray) -> Array:
-    return np.asarray(values.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
-
-
 def _with_numbers(table: pa.Table, seqs: Array, upto: Array) -> pa.Table:
     numbers = (pa.array(seqs.astype(np.int64)), pa.array(upto.astype(np.int64)))
     return table.append_column(SEQ, numbers[0]).append_column(UPTO, numbers[1]).combine_chunks()
@@ -384,19 +323,11 @@ def _with_numbers(table: pa.Table, seqs: Array, upto: Array) -> pa.Table:
 
 def _together(old: WaitingRows, new: WaitingRows) -> WaitingRows:
     """All rows, `old` first."""
-    names = [*old.rows.names, *(name for name in new.rows.names if name not in old.rows.names)]
-    places = np.array([*(names.index(name) for name in new.rows.names), -1], np.int64)
-    rows = UngatedRows(
-        np.concatenate([old.rows.ticks, new.rows.ticks]),
-        np.concatenate([old.rows.source, places[new.rows.source]]),
-        names,
-        old.rows.strict | new.rows.strict,
-    )
-    return WaitingRows(pa.concat_tables([old.table, new.table]).combine_chunks(), rows)
+    table = pa.concat_tables([old.table, new.table]).combine_chunks()
+    return WaitingRows(table, together(old.rows, new.rows))
 
 
 def _chosen(waiting: WaitingRows, mask: Array) -> WaitingRows:
     if mask.all():
         return waiting
-    rows = replace(waiting.rows, ticks=waiting.rows.ticks[mask], source=waiting.rows.source[mask])
-    return WaitingRows(waiting.table.filter(pa.array(mask)), rows)
+    return WaitingRows(waiting.table.filter(pa.array(mask)), chosen(waiting.rows, mask))

@@ -27,7 +27,11 @@ import pyarrow.compute as pc
 from streamjoin._arrays import Array
 from streamjoin.gate.decisions import END, START, Bound, Key, late_mask, passed, ties_are_ready
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.windows.clock import FOREVER, NEVER
+from streamjoin.kernels.positions import merge_sides
+from streamjoin.model.errors import StateError
+from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
+from streamjoin.windows.clock import FOREVER, NEVER, less
+from streamjoin.windows.encoding import read_only
 
 _DIGITS = decimal.Context(prec=80)
 _PLACE = re.compile(r"/\d{20,77} ")
@@ -216,10 +220,145 @@ def ordered(rows: UngatedRows, places: Array) -> Array:
 
 def numbered(left: Array, right: Array) -> tuple[Array, Array]:
     """How many tuples of the other side come before each; both sides' times are sorted, and left comes first."""
+    is_right = np.empty(left.size + right.size, np.bool_)
+    merge_sides(read_only(left), read_only(right), is_right)
     return (
-        np.searchsorted(right, left, side="left").astype(np.int64),
-        np.searchsorted(left, right, side="right").astype(np.int64),
+        np.flatnonzero(~is_right) - np.arange(left.size),
+        np.flatnonzero(is_right) - np.arange(right.size),
     )
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the gate decided in one batch, by side; a self-join has one.
+
+    Of the new rows, which are `late` and which have no time. Of those that wait, which are the ones that waited before
+    and then the new ones, which are `ready`, and the places of these in order, with their times and their numbers:
+    their positions in their side, and how many of the other side come before each.
+    """
+
+    after: Standing
+    late: tuple[Array, ...]
+    timeless: tuple[Array, ...]
+    waiting: tuple[UngatedRows, ...]
+    ready: tuple[Array, ...]
+    orders: tuple[Array, ...]
+    ticks: tuple[Array, Array]
+    numbers: tuple[tuple[Array, Array], ...]
+    held: HeldRows
+
+
+def decide(
+    blueprint: Blueprint,
+    stood: Standing,
+    waited: Sequence[UngatedRows],
+    fresh: Sequence[UngatedRows],
+    now_ms: int | None,
+    reach: int,
+    *,
+    ends: bool,
+) -> Decided:
+    """The decisions of a batch, from the standing before it, the rows that waited, and the new ones.
+
+    A left row of an as-of join waits until the bound is `reach` beyond it, when no closer right row can follow.
+    """
+    plan, lateness = gate_plan(blueprint), blueprint.lateness
+    late = [late_in(stood, side, rows, lateness) for side, rows in enumerate(fresh)]
+    timeless = [rows.source < 0 for rows in fresh]
+    after = advanced(stood, enumerate(fresh), lateness, now_ms, plan.idle_ms)
+    if ends:
+        after = ended(after)
+    on_time = [chosen(rows, ~(a | b)) for rows, a, b in zip(fresh, late, timeless, strict=True)]
+    waiting = [together(old, new) for old, new in zip(waited, on_time, strict=True)]
+    ready = [ready_in(after, side, rows) for side, rows in enumerate(waiting)]
+    if blueprint.bound.match is not None and not ends:
+        ready[0] = waiting[0].ticks < less(after.bound[0], reach)
+    held = _held(blueprint, after, [int(np.count_nonzero(~mask)) for mask in ready], now_ms)
+    orders = [ordered(rows, np.flatnonzero(mask)) for rows, mask in zip(waiting, ready, strict=True)]
+    ticks = [rows.ticks[order] for rows, order in zip(waiting, orders, strict=True)]
+    first = stood.counts
+    seqs = [count + np.arange(own.size, dtype=np.int64) for count, own in zip(first, ticks, strict=False)]
+    upto = seqs
+    if len(ticks) == 2:
+        before = numbered(ticks[0], ticks[1])
+        upto = [first[1] + before[0], first[0] + before[1]]
+    counts = first[0] + ticks[0].size, first[1] + ticks[-1].size
+    return Decided(
+        replace(after, counts=counts), tuple(late), tuple(timeless), tuple(waiting), tuple(ready), tuple(orders),
+        (ticks[0], ticks[-1]), tuple(zip(seqs, upto, strict=True)), held,
+    )  # fmt: skip
+
+
+def gate_plan(blueprint: Blueprint) -> GatePlan:
+    """The plan of a join that has a gate."""
+    if blueprint.gate is None:
+        raise AssertionError("a gate's decisions in a join without one")
+    return blueprint.gate
+
+
+def beginning(blueprint: Blueprint, *, by_text: bool = False) -> Standing:
+    """The state before any row: the sources that the gate waits for from the start."""
+    plan = gate_plan(blueprint)
+    declared = [
+        (side, name)
+        for side in ((0,) if blueprint.bound.spec.self_join else (0, 1))
+        for source in plan.sources[side]
+        for name in _declared(source, blueprint.schema(side), by_text)
+    ]
+    return Standing({key: SourceProgress(None, None) for key in declared}, by_text=by_text)
+
+
+def _declared(plan: SourcePlan, schema: pa.Schema, by_text: bool) -> Sequence[str]:
+    if plan.by is None:
+        return [plan.name]
+    values = pa.array(plan.values, pa.string()).cast(schema.field(plan.by).type)
+    return source_names(plan.name, values, by_text=by_text)
+
+
+def _held(blueprint: Blueprint, after: Standing, numbers: Sequence[int], now_ms: int | None) -> HeldRows:
+    """What goes on waiting, if it is not too much."""
+    plan = gate_plan(blueprint)
+    held = HeldRows.after(after, numbers, blueprint.lateness, now_ms, plan.idle_ms)
+    most = plan.most_waiting
+    if most is not None and sum(numbers) > most:
+        raise StateError(
+            f"{held}: most_waiting={most:,}. Nothing of the batch was joined, and the next start has it again: "
+            "start with a larger most_waiting, and with idle= if the source may be silent for long"
+        )
+    return held
+
+
+def together(old: UngatedRows, new: UngatedRows) -> UngatedRows:
+    """All rows, `old` first."""
+    names = [*old.names, *(name for name in new.names if name not in old.names)]
+    places = np.array([*(names.index(name) for name in new.names), -1], np.int64)
+    return UngatedRows(
+        np.concatenate([old.ticks, new.ticks]),
+        np.concatenate([old.source, places[new.source]]),
+        names,
+        old.strict | new.strict,
+    )
+
+
+def chosen(rows: UngatedRows, mask: Array) -> UngatedRows:
+    """The rows where `mask` is true."""
+    return rows if mask.all() else replace(rows, ticks=rows.ticks[mask], source=rows.source[mask])
+
+
+def sources_in(plan: SourcePlan, values: pa.Array, *, by_text: bool) -> tuple[list[str], Array]:
+    """The names of the sources that are values of a column, and which of them each row is of."""
+    encoded = pc.dictionary_encode(values, null_encoding="encode")
+    names, source = source_names(plan.name, encoded.dictionary, by_text=by_text), codes(encoded)
+    if len({*names}) < len(names):
+        # A NULL and an empty text are one source.
+        known = {name: place for place, name in reversed(list(enumerate(names)))}
+        source = np.array([known[name] for name in names], np.int64)[source]
+    return names, source
+
+
+def codes(values: pa.DictionaryArray) -> Array:
+    """The places of values in their dictionary."""
+    return np.asarray(values.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
 def source_names(plan: str, values: pa.Array, *, by_text: bool = False) -> list[str]:

@@ -145,6 +145,13 @@ class KindGate:
         """How far the bound must be beyond a left row of an as-of join."""
         self.facts: dict[str, Any] = {}
         self.arrays: dict[str, Array] | None = None
+        self.former_marks: tuple[Marks, Marks] | None = None
+        """Where every range decides: the marks that a gate of one task had, after its last batch."""
+
+    @property
+    def state(self) -> MarkState:
+        """The marks, and what has left before and after the batch."""
+        return self._state
 
     def advance(
         self, log: WindowLog, before: Manifest, counts: tuple[int, int], after: Standing, ticks: tuple[Array, Array]
@@ -160,9 +167,13 @@ class KindGate:
         self._state = advanced(self._blueprint, state, after.counts, (newest[0], newest[1]), after.bound[0])
         if self._ends:
             self._state = replace(self._state, ended=True)
+        if self._blueprint.shared_gate:
+            # Marks are in the runs.
+            self.former_marks = state.marks if any(side.bits.size for side in state.marks) else None
+            self._state = replace(self._state, marks=NO_MARKS.marks, edges=NO_MARKS.edges)
         self.facts = {"marks": self._state.facts()}
         self.arrays = self._state.arrays()
-        if self._blueprint.places:
+        if self._blueprint.places and not self._blueprint.shared_gate:
             self.facts["firsts"] = counts
             self.arrays |= {f"ticks{side}": own for side, own in enumerate(ticks)}
 
@@ -202,7 +213,10 @@ def resumed(blueprint: Blueprint, log: WindowLog, before: Manifest, counts: tupl
     """The state after the version `before`, when `counts` tuples of each side were released."""
     if before.batch < 0:
         return NO_MARKS
-    state = MarkState.of_gate(*log.gate(before.batch, before.epoch))
+    footer, piece = log.gate(before.batch, before.epoch)
+    state = MarkState.of_gate(footer, piece)
+    if "came" in footer:
+        return NO_MARKS if state.ended else replace(state, gone_before=state.gone)
     if state.ended:
         nothing = np.zeros(0, np.bool_)
         return replace(NO_MARKS, marks=(Marks(counts[0], nothing), Marks(counts[1], nothing)))

@@ -182,13 +182,16 @@ class MarkedRange:
             rows[side] = replace(rows[side], seqs=np.where(hits.matched, MATCHED, seqs_of(rows[side])))
         return rows[0], rows[1]
 
-    def entries(self, former: tuple[HasMarks, HasMarks] | None) -> tuple[Segment, Segment]:
-        """The marks of the stored rows of each side that matched in this batch, and those that a `former` gate had."""
+    def entries(self, former: tuple[HasMarks, HasMarks] | None, *, fresh: bool = False) -> tuple[Segment, Segment]:
+        """The marks of the rows of each side that matched in this batch, and those that a `former` gate had.
+
+        Those of the new rows only if `fresh` says so: without a gate, these have marks in place of their numbers.
+        """
         sides = []
         for side in (0, 1):
             parts = [NO_ENTRIES]
             if side in self._blueprint.marked:
-                parts += [segment.take(rows) for segment, rows, is_old in self._marked_now(side) if is_old]
+                parts += [segment.take(rows) for segment, rows, is_old in self._marked_now(side) if is_old or fresh]
                 if former is not None:
                     old = self._rows.old[side]
                     parts += [segment.take(np.flatnonzero(former[side].at(seqs_of(segment)))) for segment in old]

@@ -36,6 +36,8 @@ SCHEMA = pa.schema(
 )
 MARKER = -1
 COPIES = 2
+TIMES = 4
+"""Added to the side of what a routing task tells all ranges of its rows, and twice its source (`shared_gate.py`)."""
 MOST_BYTES = 64 << 20
 """Larger parts are split in two: several values must fit into Spark's 2 GB."""
 _MOST_CUTS = 64
@@ -100,6 +102,15 @@ class Part:
             yield _row(self.partition, side, self.source, self.number * _MOST_CUTS + i, body)
 
 
+def to_all(partitions: int, side: int, source: int, body: pa.Buffer, spool: Spool | None) -> Iterator[pa.RecordBatch]:
+    """One value for each of so many ranges, as record batches for the shuffle; a large one is one file for all."""
+    file = None if spool is None else spool.write(body)
+    if file is not None:
+        body, side = pa.py_buffer(os.fsencode(file)), side + _SPOOLED
+    for partition in range(partitions):
+        yield _row(partition, side, source, 0, body)
+
+
 def markers(partitions: int, mark: int = 0, facts: bytes | None = None) -> pa.RecordBatch:
     """An empty part for each range, with `mark` and the facts that every range needs."""
     n = partitions
@@ -134,8 +145,10 @@ class Received:
     owned: int
 
 
-def opened(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, list[tuple[int, int, int, pa.Buffer]]]:
-    """The partition of the parts, if there are any, and (side, source, number, body), sorted."""
+def opened(
+    batches: Iterable[pa.RecordBatch], least: int = 0
+) -> tuple[int | None, list[tuple[int, int, int, pa.Buffer]]]:
+    """The partition of the parts, if there are any, and (side, source, number, body), sorted, of sides from `least`."""
     partition: int | None = None
     parts: list[tuple[int, int, int, pa.Buffer]] = []
     for batch in batches:
@@ -143,7 +156,7 @@ def opened(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, list[tuple[in
         bodies = batch.column(4)
         for i, (own, side, source, number) in enumerate(zip(*numbers, strict=True)):
             partition = own
-            if side != MARKER:
+            if side != MARKER and side % _SPOOLED >= least:
                 body = bodies[i].as_buffer()
                 parts.append((side % _SPOOLED, source, number, body if side < _SPOOLED else _mapped(body)))
     parts.sort(key=lambda part: part[:3])

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,6 +39,11 @@ class Punctuation:
     position: int | None
     waiting: int | None
     lag: int | None
+
+
+def progress_of(batch: int, footer: Mapping[str, Any]) -> Punctuation:
+    """What a batch guarantees, from the footer of its gate's file."""
+    return Punctuation(batch, footer["bound"], footer["positions"][1], sum(footer["waiting"]), footer["lag"])
 
 
 def write_punctuation(root: Place, epoch: int, punctuation: Punctuation) -> None:

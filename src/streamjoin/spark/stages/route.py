@@ -1,4 +1,4 @@
-"""Which rows go to which range, and the first stage of a join that needs no gate.
+"""Which rows go to which range, and the first stage of a join without a gate of one task.
 
 A row goes to the range that owns it, where it is stored, and a copy goes to every other range with rows it can match. A
 row with a NULL or NaN key matches nothing and is not stored, but its time counts; it goes to one range, always the same
@@ -22,10 +22,13 @@ from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.stages.facts import TASK_ROWS, TaskFacts, punctuation_of
-from streamjoin.spark.stages.figures import packed, standing
+from streamjoin.spark.stages.figures import packed, standing, told
 from streamjoin.spark.stages.parts import COPIES, Part, Spool
+from streamjoin.spark.stages.punctuation import progress_of
 from streamjoin.spark.stages.scaling import agreed, planned
+from streamjoin.spark.stages.task_times import TimesOfTask
 from streamjoin.storage.blueprint import Blueprint
+from streamjoin.storage.log import WindowLog
 from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.ranges import SplitPoints
 from streamjoin.windows import intervals
@@ -45,10 +48,11 @@ SEQ, UPTO = "#seq", "#upto"
 
 @dataclass(frozen=True)
 class Route:
-    """The stage for one side; in a self-join one stage sends each row in both roles."""
+    """The stage for one source of a side; in a self-join one stage sends each row in both roles."""
 
     blueprint: Blueprint
     side: int
+    source: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Split every batch into parts."""
@@ -59,23 +63,34 @@ class Route:
             before = log.version(batch_id - 1, keep=False)
         points = planned(self.blueprint, before)
         context = TaskContext.get()
-        source = context.partitionId() if context else 0
+        task = context.partitionId() if context else 0
         longest = longest_stored(self.blueprint, before)
-        facts, spool = TaskFacts(self.side, source), Spool.of(log, batch_id)
+        facts, spool = TaskFacts(self.side, task), Spool.of(log, batch_id)
+        times = TimesOfTask(self.blueprint, self.side, self.source) if self.blueprint.shared_gate else None
         for number, batch in enumerate(batches):
             if batch.num_rows == 0:
                 continue
             rows = conformed(batch, self.blueprint.schema(self.side))
-            for part in self.cut(rows, points, longest, source, number, facts.rows):
+            for part in self.cut(rows, points, longest, task, number, facts.rows):
                 yield from packed(part, spool)
             facts = facts.after(self.blueprint, rows)
-        yield self._told(before, points, facts)
+            if times is not None:
+                times.add(rows)
+        if times is not None and facts.rows:
+            yield from told(points.ranges, times.code, task, times.packed(), spool)
+        yield self._told(log, before, points, facts)
 
-    def _told(self, before: Manifest, points: SplitPoints, facts: TaskFacts) -> pa.RecordBatch:
+    def _told(self, log: WindowLog, before: Manifest, points: SplitPoints, facts: TaskFacts) -> pa.RecordBatch:
         """What every range is told at the end, with the figures of the version before."""
         plan, mark = self.blueprint, agreed(before, points)
         if not plan.on_arrival:
-            return standing(plan.partitions, before, points.ranges, mark)
+            progress = None
+            if plan.shared_gate and before.batch >= 0:
+                progress = progress_of(before.batch, log.gate(before.batch, before.epoch)[0])
+            received = (0, facts.rows) if self.side else (facts.rows, 0)
+            return standing(
+                plan.partitions, before, points.ranges, mark, progress, received if plan.shared_gate else None
+            )
         progress = None if before.counts is None else punctuation_of(plan, before.batch, before.clocks)
         return standing(plan.partitions, before, points.ranges, mark, progress, None, facts.packed())
 
@@ -85,7 +100,7 @@ class Route:
         """The parts of one input batch."""
         plan = self.blueprint
         rows = conformed(batch, plan.schema(self.side))
-        if plan.bound.spec.self_join or plan.on_arrival:
+        if identified(plan):
             rows = with_ids(rows, source, seen)
         for role in [0, 1] if plan.bound.spec.self_join else [self.side]:
             for partition, kind, part in by_range(plan, role, rows, points, seen, longest):
@@ -95,10 +110,20 @@ class Route:
 def part_schema(blueprint: Blueprint, side: int) -> pa.Schema:
     """The columns of a packed part."""
     schema = blueprint.schema(side)
-    if blueprint.gate is not None:
-        return schema.append(pa.field(SEQ, pa.int64())).append(pa.field(UPTO, pa.int64()))
-    identified = blueprint.bound.spec.self_join or blueprint.on_arrival
-    return schema.append(pa.field(ROW_ID, pa.int64())) if identified else schema
+    if identified(blueprint):
+        return schema.append(pa.field(ROW_ID, pa.int64()))
+    return schema if blueprint.gate is None else with_numbers(schema)
+
+
+def identified(blueprint: Blueprint) -> bool:
+    """Whether routing tasks number their rows."""
+    alone = blueprint.gate is None and blueprint.bound.spec.self_join
+    return alone or blueprint.on_arrival or blueprint.shared_gate
+
+
+def with_numbers(schema: pa.Schema) -> pa.Schema:
+    """The columns of rows after a gate."""
+    return schema.append(pa.field(SEQ, pa.int64())).append(pa.field(UPTO, pa.int64()))
 
 
 def with_ids(rows: T, task: int, first: int) -> T:
@@ -160,27 +185,60 @@ def by_range(
     if points.ranges == 1:
         yield 0, 0, rows
         return
+    places = placed(blueprint, role, rows, points, first, longest)
+    for kind, (row, partition) in ((0, (np.arange(rows.num_rows), places.owner)), (COPIES, places.copies)):
+        for target, part in _grouped(rows, row, partition):
+            yield target, kind, part
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where rows belong: the range that owns each, and (row, range) of the copies for others.
+
+    They follow from a row's word and from those that it can match, from `lo` to `hi`; a row that is not `keyed`
+    matches nothing.
+    """
+
+    owner: Array
+    copies: tuple[Array, Array]
+    word: Array
+    lo: Array
+    hi: Array
+    keyed: Array
+
+
+def placed(
+    blueprint: Blueprint,
+    role: int,
+    rows: pa.RecordBatch,
+    points: SplitPoints,
+    first: int,
+    longest: Longest = (0, 0),
+    unkeyed: Array | None = None,
+) -> Placed:
+    """Where rows belong; `unkeyed` are the words by which rows without a key have owners: without it any range has."""
     side: Literal["left", "right"] = "right" if role else "left"
     encoded = SideEncoder(blueprint.bound, side).encode(pa.Table.from_batches([rows]))
     index = index_words(blueprint, encoded, longest[1 - role])
     word = owned_by(blueprint, role, encoded, index)
-    owner, lo, hi = points.owners(word, first), index.lo, index.hi
+    lo, hi, keyed = index.lo, index.hi, np.ones(encoded.n, np.bool_)
     if role and blueprint.by_key:
         # The left rows of a key are where its right rows are; where these are divided, each part sees all of them.
         lo = hi = word
     if encoded.valid is not None and not (blueprint.summarises and role == 0):
-        anywhere = np.arange(first, first + encoded.n, dtype=np.int64) % points.ranges
-        owner = np.where(encoded.valid, owner, anywhere)
-        lo, hi = np.where(encoded.valid, lo, 1), np.where(encoded.valid, hi, 0)
-    numbers = np.arange(encoded.n, dtype=np.int64)
+        keyed = encoded.valid
+        lo, hi = np.where(keyed, lo, 1), np.where(keyed, hi, 0)
+        if unkeyed is not None:
+            word = np.where(keyed, word, unkeyed)
+    owner = points.owners(word, first)
+    if unkeyed is None and not keyed.all():
+        owner = np.where(keyed, owner, np.arange(first, first + encoded.n, dtype=np.int64) % points.ranges)
     # The owner of a left row finds all its partners in an as-of join.
-    nothing = numbers[:0]
+    nothing = np.empty(0, np.int64)
     whole = blueprint.by_key and not points.shares.any()
     alone = whole or (role == 0 and (blueprint.bound.match is not None or blueprint.summarises))
     copies = (nothing, nothing) if alone else points.copies(owner, lo, hi)
-    for kind, (row, partition) in ((0, (numbers, owner)), (COPIES, copies)):
-        for target, part in _grouped(rows, row, partition):
-            yield target, kind, part
+    return Placed(owner, copies, word, lo, hi, keyed)
 
 
 def _grouped(rows: pa.RecordBatch, row: Array, partition: Array) -> Iterator[tuple[int, pa.RecordBatch]]:

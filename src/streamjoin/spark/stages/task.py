@@ -22,10 +22,11 @@ from streamjoin.model.errors import CheckpointError, InputError, StreamJoinError
 from streamjoin.model.large_columns import is_overflow, too_large
 from streamjoin.spark.runtime.checkpoints import open_log
 from streamjoin.spark.runtime.unattended import after_task
-from streamjoin.spark.stages.arrivals import Arrivals, arrivals, stored_probes
+from streamjoin.spark.stages import shared_gate
+from streamjoin.spark.stages.arrivals import LATE, NO_TIME, Arrivals, arrivals, stored_probes
 from streamjoin.spark.stages.facts import BatchFacts, TaskFacts, facts_in, punctuation_of
 from streamjoin.spark.stages.former_gate import held_back, released, version_before
-from streamjoin.spark.stages.kind_gate import NO_MARKS, MarkState
+from streamjoin.spark.stages.kind_gate import NO_MARKS, Marks, MarkState
 from streamjoin.spark.stages.kind_task import (
     NO_ENTRIES,
     AsOfRange,
@@ -40,17 +41,20 @@ from streamjoin.spark.stages.late_output import write_batch
 from streamjoin.spark.stages.output import TaskRows, bound_to_order, plain, to_order
 from streamjoin.spark.stages.parts import Received, Spool, marks, unpack
 from streamjoin.spark.stages.punctuation import write_punctuation
-from streamjoin.spark.stages.route import longest_stored, part_schema
+from streamjoin.spark.stages.route import ROW_ID, longest_stored, part_schema, with_numbers
 from streamjoin.spark.stages.scaling import agreed, asked_for, planned
+from streamjoin.spark.stages.shared_gate import SharedGate
 from streamjoin.spark.stages.spending import tell
 from streamjoin.spark.stages.summary_task import SummaryRange
+from streamjoin.spark.stages.task_times import TaskTimes, times_in
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
-from streamjoin.storage.manifest import KEYLESS, MARKS, StoredRun
-from streamjoin.storage.pieces import MappedPiece
+from streamjoin.storage.manifest import KEYLESS, MARKS, WAITING, StoredRun
+from streamjoin.storage.pieces import BlockRows, MappedPiece
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import SplitPoints, WordRange, sample
 from streamjoin.storage.segments import Segment, block_rows, layout, merged, stored
+from streamjoin.windows.encoding import flat, integer_values
 
 T = TypeVar("T")
 OldRuns = Sequence[Sequence[Sequence[Segment]]]
@@ -82,6 +86,11 @@ class JoinTask:
         with log.advising(batch), _explaining_overflow():
             share = RangeOfBatch(self.blueprint, log, batch, partition)
             share.check(marks(parts))
+            if self.blueprint.shared_gate:
+                now = next(
+                    (rows.column(5)[0].as_py() for rows in parts if rows.num_columns > 5 and rows.num_rows), None
+                )
+                received = share.gated(received, times_in(parts), now)
             results = share.join(received, facts_in(parts))
             gate = self.blueprint.gate
             if gate is not None and gate.ordered:
@@ -114,7 +123,10 @@ class RangeOfBatch:
         self.bound: int | None = None
         """The time before which no result follows this batch."""
         self._facts: BatchFacts | None = None
-        if blueprint.gate is None:
+        self._shared: SharedGate | None = None
+        self._late_rows: tuple[dict[str, pa.Table], dict[str, pa.Table]] = ({}, {})
+        self._rest: tuple[list[BlockRows], list[BlockRows]] = ([], [])
+        if blueprint.gate is None or blueprint.shared_gate:
             self._split_points = planned(blueprint, self._before)
         else:
             self._gate = log.gate(batch)
@@ -138,6 +150,52 @@ class RangeOfBatch:
                 "query, or a task that Spark had abandoned, wrote to it in the meantime"
             )
 
+    def gated(
+        self, received: tuple[Received, Received], told: Sequence[TaskTimes], now_ms: int | None
+    ) -> tuple[Received, Received]:
+        """Decide as a gate; returns the rows that are ready, with their numbers, in the order of the gate."""
+        if self._partition >= self._split_points.ranges:
+            # No routing task has told it anything.
+            return received
+        gate = self._shared = SharedGate(self._blueprint, self._log, self._batch, self._before)
+        gate.decide(told, now_ms)
+        self._clocks, self.positions, self.bound = gate.clocks, gate.positions, gate.earliest
+        if self._partition == 0:
+            write_punctuation(self._log.root, self._log.epoch, gate.publish(self._split_points))
+        left, right = (self._ready(gate, role, received[role]) for role in (0, 1))
+        return left, right
+
+    def _ready(self, gate: SharedGate, role: int, new: Received) -> Received:
+        """The rows of one role that are ready; the late ones, and those that go on waiting, are set aside."""
+        plan, points, partition, longest = self._blueprint, self._split_points, self._partition, self._longest
+        side, schema = (0 if plan.bound.spec.self_join else role), plan.schema(role)
+        numbers = gate.numbers(side, integer_values(flat(new.table.column(ROW_ID))))
+        rows = [new.table.drop_columns([ROW_ID])]
+        found = [(numbers, np.arange(numbers.size) < new.owned, *gate.of_new(side, numbers))]
+        if side == role:
+            late, own = found[0][2], found[0][1]
+            reasons = {LATE: own & (late == shared_gate.LATE), NO_TIME: own & (late == shared_gate.TIMELESS)}
+            self._late_rows[role].update({why: rows[0].filter(mask) for why, mask in reasons.items() if mask.any()})
+        for batch, waited, at in gate.waited(role, points, partition, longest):
+            copies = at.copies[0][at.copies[1] == partition]
+            owned = at.owner == partition
+            here = owned.copy()
+            here[copies] = True
+            places = np.flatnonzero(here)
+            rows.append(pa.Table.from_batches([batch], schema=schema).take(places))
+            found.append((waited[places], owned[places], *gate.of_waited(side, waited[places])))
+        table = pa.concat_tables(rows)
+        numbers, owned, seqs, upto = (np.concatenate(column) for column in zip(*found, strict=True))
+        waits = np.flatnonzero(owned & (seqs == shared_gate.WAITS))
+        if waits.size:
+            self._rest[role].extend(gate.rest(role, table.take(waits), numbers[waits], points, partition, longest))
+        ready = np.flatnonzero(seqs >= 0)
+        # The rows that the range owns come first.
+        ready = ready[np.lexsort((seqs[ready], ~owned[ready]))]
+        columns = [*table.take(ready).columns, pa.array(seqs[ready]), pa.array(upto[ready])]
+        out = pa.Table.from_arrays(columns, schema=with_numbers(schema))
+        return Received(out, int(np.count_nonzero(owned[ready])))
+
     def join(self, received: tuple[Received, Received], facts: Sequence[TaskFacts] = ()) -> Iterator[TaskRows]:
         """Publish this range's piece, then yield its results; a task without a range has neither.
 
@@ -154,6 +212,8 @@ class RangeOfBatch:
         left, right = (
             arrivals(self._blueprint, side, received[side], clocks[side], self._longest, self._facts) for side in (0, 1)
         )
+        if self._shared is not None:
+            left, right = (replace(new, late=late) for new, late in zip((left, right), self._late_rows, strict=True))
         words = self._split_points.word_range(self._partition)
         old = [[self._stored(run, side, words) for run in self._before.runs] for side in (0, 1)]
 
@@ -208,6 +268,8 @@ class RangeOfBatch:
         """The rows of an outer, semi or anti join; its marks are published with its piece."""
         if self._blueprint.on_arrival:
             return self._join_on_arrival(rows, old)
+        if self._shared is not None:
+            return self._join_ready(rows, old, self._shared)
         footer, piece = self._of_gate()
         places = None
         if self._blueprint.places:
@@ -220,17 +282,34 @@ class RangeOfBatch:
         self._publish(rows.new, old, marks=marked.matched())
         return marked.rows()
 
+    def _join_ready(self, rows: RangeRows, old: OldRuns, gate: SharedGate) -> Iterator[TaskRows]:
+        """The rows of an outer, semi or anti join whose ranges decide as a gate; marks are in its runs."""
+        former, state, places = gate.former_marks, gate.state, None
+        if self._blueprint.places:
+            firsts, ticks = gate.firsts, gate.decided.ticks
+            places = Places(self.positions[0], firsts, ticks, self._blueprint.bound.spec.self_join)
+        marked = MarkedRange(rows, state, self._marks(former), places)
+        self._publish(rows.new, old, more=marked.entries(former, fresh=True))
+        return marked.rows()
+
+    def _marks(self, former: tuple[Marks, Marks] | None) -> tuple[RunMarks, RunMarks]:
+        """The marks in the runs, and those that a `former` gate had."""
+        # The rows of a word that is split are divided otherwise than their marks.
+        words = self._split_points.word_range(self._partition).whole_words
+        left, right = (
+            RunMarks(
+                self._stored_part(MARKS + side, self._before.runs, words), None if former is None else former[side]
+            )
+            for side in (0, 1)
+        )
+        return left, right
+
     def _join_on_arrival(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
         """The rows of an outer, semi or anti join without a gate; marks and rows without a key are in its runs."""
         facts, words = self._decided(), self._split_points.word_range(self._partition)
-        runs, former = self._before.runs, facts.before.marks
-        marks, keyless = [], []
-        for side in (0, 1):
-            # The rows of a word that is split are divided otherwise than their marks.
-            entries = self._stored_part(MARKS + side, runs, words.whole_words)
-            marks.append(RunMarks(entries, None if former is None else former[side]))
-            keyless.append(self._stored_part(KEYLESS + side, runs, words))
-        marked = MarkedRange(rows, self._leaving(), (marks[0], marks[1]), None, (keyless[0], keyless[1]))
+        former = facts.before.marks
+        left, right = (self._stored_part(KEYLESS + side, self._before.runs, words) for side in (0, 1))
+        marked = MarkedRange(rows, self._leaving(), self._marks(former), None, (left, right))
         self._publish(rows.new, old, marked.fresh(), more=[*marked.entries(former), *map(unkeyed, rows.new)])
         return marked.rows()
 
@@ -334,7 +413,8 @@ class RangeOfBatch:
         folded = _folded(before.runs, kept_runs)
         for part, own in enumerate(more, 2):
             segments = [*([] if ended else self._stored_part(part, folded, words)), own]
-            runs.append(merged([segment.since(horizon[part % 2], counted=False) for segment in segments]))
+            counted = plan.counted[part % 2]
+            runs.append(merged([segment.since(horizon[part % 2], counted) for segment in segments]))
         facts: dict[str, Any] = {
             "base": before.epoch,
             "folded": [run.batch for run in folded],
@@ -348,8 +428,11 @@ class RangeOfBatch:
             "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
             **({"ended": True} if ended else {}),
             **({} if self._facts is None else {"facts": self._facts.digest, "counts": self._facts.counts}),
+            **({} if self._shared is None else {"facts": self._shared.digest}),
         }
         blocks = [block_rows(run, layout(plan, part)) for part, run in enumerate(runs)]
+        if any(self._rest):
+            blocks += [*([] for _ in range(len(blocks), WAITING)), *self._rest]
         late = [late_rows(plan.bound, self._batch, side.name, side.late) for side in new]
         if any(rows.num_rows for rows in late):
             self._log.write_late(self._batch, self._partition, pa.concat_tables(late))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamjoin.spark.stages.kind_gate import resumed
+from streamjoin.spark.stages.kind_gate import HasMarks, resumed
 from streamjoin.spark.stages.kind_task import RunMarks, seqs_of
 from streamjoin.storage.blueprint import SIDES, Blueprint
 from streamjoin.storage.log import WindowLog
@@ -63,10 +63,14 @@ def undecided(blueprint: Blueprint, log: WindowLog, batch: int) -> Undecided:
     if blueprint.preserved:
         state = resumed(blueprint, log, manifest, tuple(footer["standing"]["counts"]))
         for side in blueprint.preserved:
+            marks: HasMarks = state.marks[side]
+            if blueprint.shared_gate:
+                entries = stored(log, blueprint, manifest, manifest.runs, MARKS + side, _EVERYWHERE, shared=False)
+                marks = RunMarks(entries, marks)
             for segment in stored(log, blueprint, manifest, manifest.runs, side, _EVERYWHERE, shared=False):
                 there = segment.ages(blueprint.counted[side]) >= state.gone_before[side]
                 if segment.seqs is not None:
-                    there &= ~state.marks[side].at(segment.seqs)
+                    there &= ~marks.at(segment.seqs)
                 unmatched[side] += int(np.count_nonzero(there))
     left, right = footer["waiting"] if len(footer["waiting"]) == 2 else (*footer["waiting"], 0)
     return Undecided((left, right), (unmatched[0], unmatched[1]), footer.get("undecided", 0))
