@@ -156,7 +156,13 @@ class Catalog:
             replace(one.record, serial=serial, batch=batch, at=now)
             for serial, one in enumerate(accepted, self.serial + 1)
         ]
-        bodies = [{**one.body, **asdict(r), **self._reached(r)} for r, one in zip(records, accepted, strict=True)]
+        # What the core has made can't be refused any more: nothing that can fail is done for each of them.
+        queries = self.core.queries
+        begun = [queries.get(r.name) if r.action in ("create", "resume") else None for r in records]
+        bodies = [
+            {**one.body, **asdict(r), **({} if live is None else {"reached": live.reached})}
+            for r, one, live in zip(records, accepted, begun, strict=True)
+        ]
         self._log(batch, records, bodies)
         for one in accepted:
             request = one.request
@@ -176,11 +182,6 @@ class Catalog:
                     self.entries.pop(request.name, None)
             request.done.set_result(None)
         return records + self.refused({name: why for name, why in failures.items() if name in self.entries}, batch)
-
-    def _reached(self, record: ChangeRecord) -> Body:
-        """Where the streams of a query were that begins now, for a restart."""
-        begins = record.action in ("create", "resume") and record.name in self.core.queries
-        return {"reached": self.core.queries[record.name].reached} if begins else {}
 
     def refused(self, failures: Mapping[str, str], batch: int) -> list[ChangeRecord]:
         """Pause queries that can't be run, outside of a batch, from `batch` on."""
