@@ -55,10 +55,15 @@ def test_a_slice_is_that_of_the_table(monkeypatch: pytest.MonkeyPatch, together:
         (0, HeldColumn(pa.int64(), 10, number * 7, ())),
         (1, HeldColumn(pa.string(), 20, None, (pa.array(["a", "b"]), pa.array(["c", "d"])))),
     ]
-    dealt = row_lists.DealtRows((10 + number, 23 - number), np.array([3, 1, 0, 2]), columns)
+    parts = [
+        row_lists.EndingResults(np.array([1, 0]), np.array([1, 0]), (10 + number[:2], 23 - number[:2])),
+        row_lists.EndingResults(np.array([1, 1]), np.array([0, 1]), (10 + number[2:], 23 - number[2:])),
+    ]
+    dealt = row_lists.DealtRows(parts, 2, columns)
+    assert dealt.starts.tolist() == [0, 1, 4]
     kind = pa.schema({"s": pa.string(), "n": pa.int64()}), (1, 0)
     rows = RowList(3, dealt, 1, 0, kind)
-    assert rows.table().to_pydict() == {"s": ["c", "d", "b"], "n": [7, 0, 14]}
+    assert rows.table().to_pydict() == {"s": ["c", "b", "a"], "n": [7, 14, 21]}
     assert rows.table() is rows.table() and rows.schema == kind[0] and rows.nbytes > 0
     for first, count in ((0, 2), (1, None), (2, 5), (5, None), (3, 1)):
         assert rows.slice(first, count).table() == rows.table().slice(first, count)

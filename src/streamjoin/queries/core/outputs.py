@@ -26,9 +26,9 @@ from streamjoin.queries.core.budgets import Budget, Ledger
 from streamjoin.queries.core.changes import LiveQuery
 from streamjoin.queries.core.gathering import Read
 from streamjoin.queries.core.probe_plan import Choice
-from streamjoin.queries.core.row_lists import DealtRows, Kind, ListedRows, RowList
+from streamjoin.queries.core.row_lists import DealtRows, EndingResults, Kind, ListedRows, RowList
 from streamjoin.queries.core.stored_stream import StoredStream, allocate, concatenate
-from streamjoin.queries.kernels.sets import count_bits, deal, list_owners
+from streamjoin.queries.kernels.sets import count_bits, list_owners
 from streamjoin.queries.language.plan import query_name
 from streamjoin.windows.workers import Workers
 
@@ -125,29 +125,6 @@ class QueryClasses:
 RESULT_BYTES: Final = 16
 """What a result of a query takes until its row is gathered, besides its tuples."""
 REFERENCE_BYTES: Final = 8
-
-
-@dataclass
-class EndingResults:
-    """Results of one ending: whose, which row, and the rows' tuples by source."""
-
-    owners: Array
-    rows: Array
-    refs: tuple[Array, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """What it takes in memory."""
-        return sum(array.nbytes for array in (self.owners, self.rows, *self.refs))
-
-    def keep(self, kept: Array) -> EndingResults | None:
-        """Some of the results, in memory of their own; None if these are none."""
-        if not kept.any():
-            return None
-        owners, rows = self.owners[kept], self.rows[kept]
-        marked = np.zeros(len(self.refs[0]), np.bool_)
-        marked[rows] = True
-        return EndingResults(owners, (np.cumsum(marked) - 1)[rows], tuple(ref[marked] for ref in self.refs))
 
 
 class FoundResults:
@@ -263,9 +240,8 @@ class ReferenceOutputs:
 class OutputClass:
     """Queries that read the same columns; each has a number."""
 
-    def __init__(self, reads: tuple[Read, ...], sources: int) -> None:
+    def __init__(self, reads: tuple[Read, ...]) -> None:
         self.reads = reads
-        self._sources = sources
         self._members: list[tuple[QueryClass, int | None] | None] = []
         self._kinds: list[Kind] = []
         self._free: list[int] = []
@@ -306,16 +282,9 @@ class OutputClass:
         workers: Workers,
     ) -> Iterator[tuple[str, ListedRows | InputError]]:
         """The rows of every query that gained some, or why it has none; computed ones are gathered here."""
-        refs = [concatenate([part.refs[source] for part in results]) for source in range(self._sources)]
-        shifts = np.cumsum([0, *(len(part.refs[0]) for part in results)])
-        for part, shift in zip(results, shifts, strict=False):
-            part.rows += shift
-        rows = concatenate([part.rows for part in results])
-        owners = concatenate([part.owners for part in results])
-        starts, dealt = np.zeros(len(self._members) + 1, np.int64), allocate(len(rows), np.int64)
-        deal(owners, rows, starts, dealt)
         columns = [(source, streams[stream].column(name).held) for source, stream, name in self.reads]
-        listed = DealtRows(refs, dealt, columns)
+        listed = DealtRows(results, len(self._members), columns)
+        starts = listed.starts
         for number in np.flatnonzero(np.diff(starts)).tolist():
             member = self._members[number]
             if member is None:
@@ -325,7 +294,7 @@ class OutputClass:
             found: ListedRows | InputError
             if kind is not None:
                 found = RowList(count, listed, first, kind, self._kinds[kind])
-                if not listed.is_sure(count):
+                if count > listed.sure:
                     found = found.table()
             else:
                 try:
@@ -377,7 +346,7 @@ class Outputs:
             sources = tuple(source.stream.name for source in entry.query.sources)
             key = sources, entry.gatherer.reads
             if key not in self._classes:
-                self._classes[key] = OutputClass(entry.gatherer.reads, len(sources))
+                self._classes[key] = OutputClass(entry.gatherer.reads)
             self._places[entry.serial] = self._classes[key], self._classes[key].add(group)
         self._names[entry.serial] = tuple(group.members)
         nothing = entry.schema.empty_table()

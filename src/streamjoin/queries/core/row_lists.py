@@ -1,9 +1,9 @@
 """Rows of queries as lists of their tuples, which become columns where somebody reads them (AJoin, section 3.4).
 
-A batch lists the results of queries that read the same columns, query by query, and holds the columns as they are.
-Where the rows are few, the first who reads has them gathered for all these queries, whose rows are slices of that;
-where they are many, each who reads has his own rows gathered, and nobody those that are not asked for. The invariant:
-rows are the same whenever they are read, whatever was let go of since.
+A batch has the results of queries that read the same columns together, and holds the columns as they are. The first
+who reads has the results dealt out, query by query. Where the rows are few, they are gathered then for all these
+queries, whose rows are slices of that; where they are many, each who reads has his own gathered, and nobody those that
+are not asked for. The invariant: rows are the same whenever they are read, whatever was let go of since.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
+import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather
-from streamjoin.queries.core.stored_stream import HeldColumn, allocate
+from streamjoin.queries.core.stored_stream import HeldColumn, allocate, concatenate
+from streamjoin.queries.kernels.sets import deal
 from streamjoin.windows.workers import Workers
 
 T = TypeVar("T")
@@ -33,16 +35,65 @@ Kind = tuple[pa.Schema, tuple[int, ...]]
 """What plain outputs look like: their names and types, and which columns they are."""
 
 
-class DealtRows:
-    """The results of a batch, query by query: which of the pairs in `refs`, and the source and values of columns."""
+@dataclass
+class EndingResults:
+    """Results of one ending: whose, which row, and the rows' tuples by source."""
 
-    def __init__(self, refs: Sequence[Array], dealt: Array, columns: Sequence[tuple[int, HeldColumn]]) -> None:
-        self._refs, self._dealt, self._columns = refs, dealt, columns
-        self._lock = threading.Lock()
+    owners: Array
+    rows: Array
+    refs: tuple[Array, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return sum(array.nbytes for array in (self.owners, self.rows, *self.refs))
+
+    def keep(self, kept: Array) -> EndingResults | None:
+        """Some of the results, in memory of their own; None if these are none."""
+        if not kept.any():
+            return None
+        owners, rows = self.owners[kept], self.rows[kept]
+        marked = np.zeros(len(self.refs[0]), np.bool_)
+        marked[rows] = True
+        return EndingResults(owners, (np.cumsum(marked) - 1)[rows], tuple(ref[marked] for ref in self.refs))
+
+
+class DealtRows:
+    """The results of a batch, dealt out by query once somebody reads some; `columns` are each of one of the sources."""
+
+    def __init__(
+        self, results: Sequence[EndingResults], queries: int, columns: Sequence[tuple[int, HeldColumn]]
+    ) -> None:
+        self._results, self._columns = results, columns
+        counts = sum((np.bincount(part.owners, minlength=queries) for part in results), np.zeros(queries, np.int64))
+        self.starts: Array = np.concatenate([[0], np.cumsum(counts)])
+        """Where the rows of each query begin, by its number, and where the last ones end."""
+        self._count = int(self.starts[-1])
+        widths = [values.mean_width for _, values in columns if values.plain is None]
+        self.sure = int(_UNSURE / max(1.0, *widths)) if widths else self._count
+        """So many rows can be gathered at any time, where there is memory."""
+        self._lock = threading.RLock()
+        self._dealt: tuple[list[Array], Array] | None = None
         self._gathered: list[pa.Array] | None = None
         self._tables: dict[int, pa.Table] = {}
         self._read: WeakValueDictionary[tuple[int, int, int], pa.Table] = WeakValueDictionary()
         """Rows that somebody has: queries that are the same have the same."""
+
+    def _places(self) -> tuple[list[Array], Array]:
+        """The tuples of all pairs by source, and by query which pairs are its rows."""
+        with self._lock:
+            if self._dealt is None:
+                results = self._results
+                refs = [concatenate(parts) for parts in zip(*(part.refs for part in results), strict=True)]
+                shifts = np.cumsum([0, *(len(part.refs[0]) for part in results)])
+                rows = concatenate(
+                    [part.rows + n if n else part.rows for part, n in zip(results, shifts, strict=False)]
+                )
+                owners = concatenate([part.owners for part in results])
+                dealt = allocate(self._count, np.int64)
+                deal(owners, rows, np.zeros(len(self.starts), np.int64), dealt)
+                self._dealt, self._results = (refs, dealt), ()
+            return self._dealt
 
     def columns(self, first: int, count: int, workers: Workers | None = None) -> list[pa.Array]:
         """All columns of some rows."""
@@ -74,27 +125,24 @@ class DealtRows:
 
     @property
     def _is_small(self) -> bool:
-        return len(self._dealt) * len(self._columns) <= _TOGETHER
+        return self._count * len(self._columns) <= _TOGETHER
 
     def _whole(self) -> list[pa.Array]:
         if self._gathered is None:
-            self._gathered = self._taken(0, len(self._dealt))
+            self._gathered = self._taken(0, self._count)
         return self._gathered
 
     def _taken(self, first: int, count: int, workers: Workers | None = None) -> list[pa.Array]:
-        places = self._dealt[first : first + count]
+        refs, dealt = self._places()
+        places = dealt[first : first + count]
         parallel = workers is not None and count * len(self._columns) >= _WORTH_THREADS
         spread = workers.spread if parallel and workers is not None else _one_by_one
-        chosen = spread(lambda ref: _chosen(ref, places), self._refs)
+        chosen = spread(lambda ref: _chosen(ref, places), refs)
         return spread(lambda column: column[1].take(chosen[column[0]]), self._columns)
 
     def nbytes(self, picks: Sequence[int], count: int) -> int:
         """What so many rows of these columns take, about."""
         return int(count * sum(self._columns[pick][1].mean_width for pick in picks))
-
-    def is_sure(self, count: int) -> bool:
-        """Whether so many rows can be gathered at any time, where there is memory."""
-        return all(values.plain is not None or count * values.mean_width < _UNSURE for _, values in self._columns)
 
 
 @dataclass(frozen=True)
