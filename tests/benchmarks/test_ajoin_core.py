@@ -50,6 +50,7 @@ def rows(rate: dict[tuple[str, int], float]) -> list[Row]:
             "queries": count,
             "tuples_per_s": per_s,
             "overall_per_s": per_s * count,
+            "per_processor_s": per_s,
             "rows_per_tuple": 0.5,
             "rows_per_s": 7.0,
             "reading_share": 0.5,
