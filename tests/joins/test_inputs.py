@@ -277,3 +277,11 @@ def test_a_number_beyond_64_bits_in_a_later_push() -> None:
             with pytest.raises(sj.InputError, match=r"beyond 64 bits|NumPy object"):
                 join.push(later)
             assert join.push(pa.table({"k": [2], "v": ["y"]})).num_rows == 1
+
+
+def test_rows_as_dicts_may_have_numbers_of_uint64() -> None:
+    rows = [{"u": 2**64 - 1}, {"u": None}, {"u": 2**63}]
+    with sj.open(sj.JoinSpec(on="u", window=sj.CountWindow(5))) as join:
+        assert join.push(rows, rows[:1]).to_pylist() == [{"u": 2**64 - 1}]
+    with pytest.raises(sj.InputError, match="beyond 64 bits"):
+        sj.join([{"u": 2**64 - 1}, {"u": -1}], rows, "u")

@@ -448,6 +448,27 @@ def test_other_names_of_a_join_type(how: str, meant: str) -> None:
         sj.join(TRADES, QUOTES, on="sym", how=how)
 
 
+@pytest.mark.parametrize("how", ["left", "right", "full"])
+def test_an_empty_pandas_frame_has_keys_of_any_type(how: Literal["left", "right", "full"]) -> None:
+    """Without values pandas makes them floats."""
+    one, none = pd.DataFrame({"k": ["a"], "x": [1]}), pd.DataFrame({"k": [], "y": []})
+    for left, right in ((one, none), (none.rename(columns={"y": "z"}), one)):
+        wanted = [] if how == ("right" if left is one else "left") else ["a"]
+        assert sj.join(left, right, "k", how=how)["k"].tolist() == wanted
+        with sj.open(sj.JoinSpec(on="k", window=sj.CountWindow(5), how=how)) as join:
+            rows = [join.push(left, right), join.close()]
+        assert [key for table in rows if table.num_rows for key in table["k"].to_pylist()] == wanted
+
+
+@pytest.mark.parametrize("make", [pl.from_arrow, lambda table: table.to_pandas(), lambda table: table])
+def test_two_columns_of_one_name_are_refused(make: Callable[[pa.Table], Any]) -> None:
+    twice = pa.table([["a"], ["b"]], names=["sym", "sym"])
+    with pytest.raises(sj.InputError, match="the right side has more than one column 'sym'"):
+        sj.join(make(TRADES), twice, "sym")
+    with pytest.raises(sj.InputError, match="the left side has more than one column 'sym'"):
+        sj.join(twice, make(TRADES), "sym")
+
+
 def test_names_of_columns() -> None:
     left = pa.table({"left row": [1, 2], "k": [1, 2], "K2": [0, 0], "v": [5, 6]})
     right = pa.table({"right row": [1, 2], "k": [2, 1], "k2": [0, 0], "v": [7, 8]})

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.joins.engine.inputs import as_table, is_pandas
+from streamjoin.joins.engine.inputs import as_table, check_unique, is_pandas
 from streamjoin.joins.engine.numpy_input import has_columns
 from streamjoin.kernels.kinds.asof import NONE, identify
 from streamjoin.model.large_columns import one_batch, take_or_null
@@ -49,15 +49,21 @@ def frames_of(left: Any, right: Any, named: Sequence[Set[str]]) -> tuple[Frame, 
     """Both tables as frames of the left one's library; `named` are the columns that the spec names."""
     left, right = (data.collect() if _is_lazy(data) else data for data in (left, right))
     if is_pandas(left):
-        other = right if is_pandas(right) else as_table(right, "right").to_pandas()
+        other = right if is_pandas(right) else _arrow(right, "right").to_pandas()
         return PandasFrame(left, "left"), PandasFrame(other, "right")
     if _is_polars(left):
         import polars
 
         return PolarsFrame(left), PolarsFrame(
-            right if _is_polars(right) else polars.from_arrow(as_table(right, "right"))
+            right if _is_polars(right) else polars.from_arrow(_arrow(right, "right"))
         )
-    return ArrowFrame(as_table(left, "left", named[0])), ArrowFrame(as_table(right, "right", named[1]))
+    return ArrowFrame(_arrow(left, "left", named[0])), ArrowFrame(_arrow(right, "right", named[1]))
+
+
+def _arrow(data: Any, side: str, named: Set[str] = frozenset()) -> pa.Table:
+    table = as_table(data, side, named)
+    check_unique(table.schema.names, side)
+    return table
 
 
 def given_back(rows: Any, given: Any) -> Any:
@@ -112,6 +118,7 @@ class PandasFrame:
     def __init__(self, frame: Any, side: str) -> None:
         self._frame, self._side = frame, side
         self._names = [str(name) for name in frame.columns]
+        check_unique(self._names, side)
         self.schema = pa.schema([(name, pa.null()) for name in self._names])
 
     def __len__(self) -> int:

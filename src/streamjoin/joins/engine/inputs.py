@@ -128,16 +128,31 @@ def _from_pandas(frame: Any, side: str, named: Collection[str], lasting: bool) -
             raise InputError(
                 f"{name!r} is the index of the {side} frame, and an index is not a column: push frame.reset_index()"
             )
-    _check_unique([str(name) for name in frame.columns], side)
+    check_unique([str(name) for name in frame.columns], side)
     try:
-        return pa.Table.from_pandas(frame.copy() if lasting else frame, preserve_index=False)
+        table = pa.Table.from_pandas(frame.copy() if lasting else frame, preserve_index=False)
+        return table if len(frame) else _without_guesses(table, named)
     except UnicodeEncodeError:
         raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InputError(f"the {side} frame has no Arrow form: {_frame_problem(frame) or error}") from error
 
 
-def _check_unique(names: Sequence[str], side: str) -> None:
+def _without_guesses(table: pa.Table, named: Collection[str]) -> pa.Table:
+    """An empty table whose `named` columns have no type where pandas made them floats, as it does with no values."""
+    fields = [
+        field.with_type(pa.null()) if field.name in named and field.type == pa.float64() else field
+        for field in table.schema
+    ]
+    return pa.schema(fields, table.schema.metadata).empty_table()
+
+
+def check_unique(names: Sequence[str], side: str) -> None:
+    """Refuse a side with two columns of one name.
+
+    Raises:
+        InputError: it has two.
+    """
     if len(set(names)) < len(names):
         doubled = next(name for name in names if names.count(name) > 1)
         raise InputError(f"the {side} side has more than one column {doubled!r}: rename one, or drop it")
@@ -212,7 +227,7 @@ def _of_values(values_by_name: Mapping[Any, list[object]], side: str) -> pa.Tabl
         if not isinstance(name, str):
             raise InputError(f"the names in {side}'s rows must be text, not {name!r}")
         try:
-            columns[name] = pa.array(values)
+            columns[name] = _array_of(values)
         except OverflowError as error:
             raise InputError(
                 f"{name!r} in {side}'s rows has a whole number beyond 64 bits, {_widest(values)}; make them texts or "
@@ -224,6 +239,17 @@ def _of_values(values_by_name: Mapping[Any, list[object]], side: str) -> pa.Tabl
                 "pa.Table.from_pylist(rows, schema=...)"
             ) from error
     return pa.table(columns)
+
+
+def _array_of(values: list[object]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:
+        try:
+            return pa.array(values, pa.uint64())
+        except (OverflowError, pa.ArrowException):
+            pass
+        raise
 
 
 def conform(table: pa.Table, schema: pa.Schema | None, side: str, rule: str | None = None) -> pa.Table:
@@ -243,7 +269,7 @@ def conform(table: pa.Table, schema: pa.Schema | None, side: str, rule: str | No
     table = plain_table(table)
     if schema is None:
         # Here, as nothing that the other side pushes makes it right.
-        _check_unique(table.schema.names, side)
+        check_unique(table.schema.names, side)
         return table
     problems = _differences(table.schema, schema)
     wanted = schema if problems else known_schema(schema, table.schema)
