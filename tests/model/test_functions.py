@@ -262,6 +262,9 @@ def test_json_operators_take_keys_places_and_paths() -> None:
     assert str(read("j -> 'a' ->> '$.b[0]'")) == "JSON_EXTRACT_STRING(JSON_EXTRACT(l.j, '$.a'), '$.b[0]')"
     table = pa.table({"j": ["[" * 100_000, '{"a": NaN}', '{"a": 1e999}', '{"a": 12345678901234567890}', '{"a": "1"}']})
     assert computed("json_extract_string(j, '$.a')", table) == [None, None, None, "12345678901234567890", "1"]
+    halves = pa.table({"j": ['{"a": "\\ud800"}', '{"a": ["\\ud83d"]}', '{"a": "\\ud83d\\ude00"}']})
+    assert computed("json_extract_string(j, '$.a')", halves) == [None, None, "\U0001f600"]
+    assert computed("json_extract(j, '$.a')", halves) == [None, None, '"\U0001f600"']
 
 
 @pytest.mark.parametrize("type_", FROM_TEXT)
@@ -357,6 +360,9 @@ def test_nested_calls_are_what_duckdb_says(database: duckdb.DuckDBPyConnection, 
         ("regexp_matches(s, '(?=a)')", "is no regular expression that can be used"),
         ("regexp_matches(s, 'a', 'x')", "the flag 'x' is not known here; there is 'i'"),
         ("regexp_extract(s, '(a)', 2)", "has 1 groups, so there is no number 2"),
+        ("regexp_extract(s, '(a)', true)", "argument 3 of REGEXP_EXTRACT is a whole number that is written out"),
+        ("round(f, true)", "argument 2 of ROUND is a whole number that is written out"),
+        (r"regexp_extract(s, 'a\C')", "matches a part of a character"),
         ("regexp_replace(s, 'a', '\\2')", "is no regular expression that can be used"),
         ("regexp_replace(s, 'a', 'b', 'i')", "there is 'g': all matches are replaced"),
         ("json_extract(s, 'a')", None),

@@ -1,6 +1,7 @@
-"""Paths into JSON texts, such as `$.a.b[0]`: reading and writing them, and what lies at their end.
+r"""Paths into JSON texts, such as `$.a.b[0]`: reading and writing them, and what lies at their end.
 
-A text that is no JSON has nothing at any path, and neither has JSON that nests too deeply to be read.
+A text that is no JSON has nothing at any path, and neither has JSON that nests too deeply to be read. Half a character
+(an escape such as `\ud800` without the other half) is no text, and nothing either.
 """
 
 from __future__ import annotations
@@ -55,13 +56,20 @@ def _step_text(step: str | int) -> str:
 def find_json(text: str, path: Path) -> str | None:
     """What is at a path, as JSON; None where there is nothing, or NULL."""
     found = _find(text, path)
-    return None if found is None else _written(found)
+    return None if found is None else _whole(_written(found))
 
 
 def find_text(text: str, path: Path) -> str | None:
     """The same, but a string is given without its quotes."""
     found = _find(text, path)
-    return found if isinstance(found, str) or found is None else _written(found)
+    return found if found is None else _whole(found if isinstance(found, str) else _written(found))
+
+
+def _whole(text: str | None) -> str | None:
+    try:
+        return text if text is None or text.isascii() or text.encode() else None
+    except UnicodeEncodeError:
+        return None
 
 
 def _find(text: str, path: Path) -> Any:
@@ -90,5 +98,8 @@ def _finite(text: str) -> float:
     return number
 
 
-def _written(found: Any) -> str:
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+def _written(found: Any) -> str | None:
+    try:
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return None

@@ -204,10 +204,11 @@ class Function(Expression):
         for place in (place for place in signature.literals if place < len(self.arguments)):
             argument = self.arguments[place]
             is_whole = ValueKind.INTEGER in signature.takes[min(place, len(signature.takes) - 1)]
-            if not isinstance(argument, Literal) or not isinstance(argument.value, int if is_whole else str):
+            value = argument.value if isinstance(argument, Literal) else None
+            if not isinstance(value, int if is_whole else str) or isinstance(value, bool):
                 what = "a whole number" if is_whole else "a string"
                 raise ExpressionError(f"argument {place + 1} of {self.name} is {what} that is written out")
-            values.append(argument.value)
+            values.append(value)
         if signature.check is not None:
             signature.check(*values)
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from streamjoin.model.errors import ExpressionError
 
+_ESCAPES: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\.", re.DOTALL)
 _NOTHING: Final = pa.array([""], pa.string())
 _NO_GROUP: Final = r"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]"
 _PARTS: Final = re.compile(rf"{_NO_GROUP}|\((?!\?)|\(\?P?<(?P<name>\w+)>", re.DOTALL)
@@ -57,6 +58,10 @@ def check_pattern(pattern: object, flags: object = None) -> None:
         ExpressionError: it is none.
     """
     _check_flags(flags, "i", "the case of letters does not count")
+    if r"\C" in _ESCAPES.findall(str(pattern)):
+        raise ExpressionError(
+            f"{pattern!r} is no regular expression that can be used: \\C matches a part of a character"
+        )
     _tried(pattern, lambda: matching(_NOTHING, str(pattern)))
 
 
@@ -94,4 +99,5 @@ def _tried(part: object, run: object) -> pa.Array:
         return run()  # type: ignore[operator]
     except pa.ArrowInvalid as error:
         reason = str(error).removeprefix("Invalid regular expression: ").removeprefix("Invalid replacement string: ")
-        raise ExpressionError(f"{part!r} is no regular expression that can be used: {reason}") from None
+        shown = repr(part) if len(str(part)) <= 200 else f"{str(part)[:200]!r}..."
+        raise ExpressionError(f"{shown} is no regular expression that can be used: {reason[:200]}") from None
