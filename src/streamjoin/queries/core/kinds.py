@@ -276,6 +276,8 @@ class JoinKinds:
         self._waits_right = self._is_outer and self._last.kind in ("right", "full")
         self._latest = {step.right: LatestTuples(query, step) for step in self.steps if not step.is_bounded}
         self._windows = None if self._last.summary is None else WindowJoins(query, created)
+        self.nbytes = 0
+        """The bytes of what is kept besides the state, counted with each batch: a failure there is this query's."""
 
     @cached_property
     def empty_sides(self) -> tuple[Waiting, Waiting]:
@@ -286,11 +288,6 @@ class JoinKinds:
         """The state of a query that has seen nothing, or that has lost sight of what waited."""
         held = {alias: latest.nothing for alias, latest in self._latest.items()}
         return KindState(*self.empty_sides, held if self._windows is None else self._windows.nothing)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of what is kept besides the state."""
-        return 0 if self._windows is None else self._windows.nbytes
 
     def pins(self, state: KindState) -> Iterator[tuple[str, int]]:
         """Streams, and the oldest tuple of each that must be held."""
@@ -606,6 +603,7 @@ class JoinKinds:
         waits[found.places] = False
         after = KindState(waiting.keep(waits), state.right, found.held)
         windows.end(after)
+        self.nbytes = windows.nbytes
         rows = numbers[found.places[found.kept]]
         references = [rows, *(np.arange(rows.size) for _ in self.steps)]
         return after, PairedRows(np.stack(references).T, found.summaries, found.compared)

@@ -39,6 +39,7 @@ from streamjoin.queries.core.groups.feeds import (
     FeedStep,
     GroupFeed,
     GroupState,
+    MemberResult,
     NewGroups,
     WaitingState,
     stores_of,
@@ -603,13 +604,20 @@ class Shared:
         if failed:
             registry = registry.only([name for name in registry.queries if name not in failed])
         for feed in registry.feeds.values():
-            new = new_groups(feed)
-            rows.update({name: entry.member.empty for name, entry in feed.members.items()})
-            if not arrived.logged:
-                continue
+            empty = {name: entry.query.schema.empty_table() for name, entry in feed.members.items()}
+            rows.update(empty)
             before = {name: state for name in feed.members if isinstance(state := waiting.get(name), GroupState)}
-            step = FeedStep(feed, new, arrived.progress or arrived.clocks.progress, arrived.batch)
-            for name, result in step.run(before).items():
+            try:
+                new = new_groups(feed)
+                if not arrived.logged:
+                    continue
+                step = FeedStep(feed, new, arrived.progress or arrived.clocks.progress, arrived.batch)
+                results = step.run(before)
+            except (InterruptedBatchError, MemoryError):
+                raise
+            except Exception as error:
+                results = {name: MemberResult(None, empty[name], error) for name in feed.members}
+            for name, result in results.items():
                 rows[name] = result.rows
                 if result.state is not None:
                     waiting[name] = result.state
