@@ -180,7 +180,6 @@ def test_rows_may_be_dicts() -> None:
     ("data", "says"),
     [
         ({"k": 1}, "pa.Table.from_pylist"),
-        ({"k": [1, 2]}, "pa.table"),
         ([1, 2], "item 0 of this list is int"),
         ([{"k": 1}, None], "item 1 of this list is NoneType"),
         ([{"k": 1}, {"k": "a"}], "'k' in left's rows are not of one type.*from_pylist"),

@@ -54,9 +54,7 @@ def frames_of(left: Any, right: Any, named: Sequence[Set[str]]) -> tuple[Frame, 
     if _is_polars(left):
         import polars
 
-        return PolarsFrame(left), PolarsFrame(
-            right if _is_polars(right) else polars.from_arrow(_arrow(right, "right"))
-        )
+        return PolarsFrame(left), PolarsFrame(right if _is_polars(right) else polars.from_arrow(_arrow(right, "right")))
     return ArrowFrame(_arrow(left, "left", named[0])), ArrowFrame(_arrow(right, "right", named[1]))
 
 
