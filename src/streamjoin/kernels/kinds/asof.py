@@ -12,6 +12,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import kernel
+from streamjoin.kernels.kinds.keyed import hash_of
 from streamjoin.kernels.positions import merge_sides
 from streamjoin.kernels.times import MIN, NO_LIMIT, after, distance, is_within
 
@@ -19,7 +20,6 @@ NONE = -1
 DECIDED = MIN
 """The deadline of a left tuple whose partner is known."""
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 # What a journal entry restores.
 _LAST, _HEAD, _BEST, _DEADLINE, _FOLLOWING = 0, 1, 2, 3, 4
 
@@ -189,13 +189,7 @@ def identify(words: Array, table: Array, keys: Array, count: Array, out: Array) 
     mask = table.size - 1
     width = words.shape[1]
     for i in range(words.shape[0]):
-        # Unsigned: only there a product may wrap around.
-        hashed = np.uint64(words[i, 0]) * _SPREAD
-        hashed ^= hashed >> np.uint64(32)
-        for c in range(1, width):
-            hashed = (hashed ^ np.uint64(words[i, c])) * _SPREAD
-            hashed ^= hashed >> np.uint64(32)
-        slot = np.int64(hashed & np.uint64(mask))
+        slot = np.int64(hash_of(words, i) & np.uint64(mask))
         while True:
             number = table[slot]
             if number == NONE:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamjoin._arrays import Array
-from streamjoin.jit.flags import kernel
+from streamjoin.jit.flags import inlined, kernel
 
 NONE = -1
 
@@ -28,6 +28,18 @@ def add_differences(words: Array, least: Any, size: int, numbers: Array) -> None
         numbers[i] = number * size + np.int64(added) if added < room and number != NONE else NONE
 
 
+@inlined
+def hash_of(words: Array, i: int) -> np.uint64:
+    """A hash of the words of row i."""
+    # Unsigned: only there a product may wrap around.
+    hashed = np.uint64(words[i, 0]) * _SPREAD
+    hashed ^= hashed >> np.uint64(32)
+    for c in range(1, words.shape[1]):
+        hashed = (hashed ^ np.uint64(words[i, c])) * _SPREAD
+        hashed ^= hashed >> np.uint64(32)
+    return hashed
+
+
 @kernel
 def first_rows(known: Array, table: Array, words: Array, adds: bool, out: Array) -> None:
     """out[i]: the first row of `known` that has the words of row i of `words`, NONE if there is none.
@@ -38,12 +50,7 @@ def first_rows(known: Array, table: Array, words: Array, adds: bool, out: Array)
     mask = np.uint64(table.size - 1)
     width = words.shape[1]
     for i in range(words.shape[0]):
-        hashed = np.uint64(words[i, 0]) * _SPREAD
-        hashed ^= hashed >> np.uint64(32)
-        for c in range(1, width):
-            hashed = (hashed ^ np.uint64(words[i, c])) * _SPREAD
-            hashed ^= hashed >> np.uint64(32)
-        slot = np.int64(hashed & mask)
+        slot = np.int64(hash_of(words, i) & mask)
         found = np.int64(NONE)
         while True:
             row = np.int64(table[slot])
