@@ -30,7 +30,6 @@ REGISTERS, COLUMNS, RESULT = range(3)
 CONSTANTS_END, OWN_END, COPIES_END = range(3)
 # A row: operation, register of the result, two operands. Registers below the number of columns are the stored tuples'.
 CODE, OUT, A, B = range(4)
-ROW_FIELDS = 4
 (
     CONSTANT,  # out = the number A
     OWN,  # out = column A of the probe

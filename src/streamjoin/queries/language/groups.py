@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from streamjoin.model import durations
 from streamjoin.model.errors import ExpressionError, SchemaError, SpecError
-from streamjoin.model.expression.aggregates import AGGREGATES, Aggregate, aggregate_type
+from streamjoin.model.expression.aggregates import Aggregate, aggregate_type
 from streamjoin.model.expression.canonical import canonical
 from streamjoin.model.expression.nodes import MAX_DEPTH, Column, Expression
 from streamjoin.model.expression.parsing import Parsed, Scan
@@ -39,7 +39,6 @@ WINDOW_SHAPE: Final = "GROUP BY t.k, TUMBLE(t.ts, INTERVAL '1' MINUTE)"
 QUALIFY_SHAPE: Final = clauses.QUALIFY_SHAPE
 _OUTPUT: Final = "\x1foutput"
 _UNORDERED: Final = ("FIRST", "LAST")
-OFFERED: Final = tuple(name for name in AGGREGATES if name not in _UNORDERED)
 
 
 class GroupPlanning:
