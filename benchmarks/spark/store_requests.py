@@ -1,7 +1,9 @@
 """Requests of a small batch with the window log in an object store, by kind, beside the same batch on a path.
 
 The tasks of a join run in this process, batch after batch, over a log on a local path or on S3 (moto in this process,
-behind a counter). Spark's own files are not counted: `docs/guides/stores.md` says how they are written.
+behind a counter), with up to a thousand ranges. Spark's own files are not counted: `docs/guides/stores.md` says how
+they are written. Every process parses the manifest once a batch; the processor time is that of all tasks, one after the
+other.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Judgement, Row
+from benchmarks.harness import Cell, Context, Experiment, Finding, Judgement, Row, judge_aim
 from benchmarks.report import plot_lines
 from streamjoin.storage import settings
-from streamjoin.storage.log import new_epoch
+from streamjoin.storage.log import WindowLog, new_epoch
+from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.places import place
 from tests.spark.joining import CASES, blueprint, in_process, stream, tables
 from tests.stores.servers import Moto
@@ -25,7 +28,8 @@ from tests.stores.servers import Moto
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_BATCHES, _ROWS = 12, 240
+_BATCHES, _ROWS, _ROWS_A_RANGE = 12, 240, 30
+_GROWTH = 1.2
 _KINDS = ("conditional PUT", "PUT", "POST", "DELETE", "LIST", "HEAD", "GET", "multipart", "directory marker")
 
 
@@ -42,7 +46,8 @@ class StoreRequests(Experiment):
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Both places, with a few numbers of partitions."""
-        return [{"partitions": n, "place": at} for n in ((2, 4) if quick else (1, 2, 4, 8)) for at in ("path", "S3")]
+        numbers = (2, 4) if quick else (1, 2, 4, 8, 100, 1000)
+        return [{"partitions": n, "place": at} for n in numbers for at in ("path", "S3")]
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The path."""
@@ -60,19 +65,28 @@ class StoreRequests(Experiment):
         plan = blueprint(CASES[0], cell["partitions"])
         epoch = new_epoch(root, plan.description)
         most = 0
-        for number, sides in enumerate(tables(CASES[0], *stream(CASES[0], seed=context.seed, n=_ROWS), _BATCHES)):
+        rows = max(_ROWS, _ROWS_A_RANGE * cell["partitions"])
+        for number, sides in enumerate(tables(CASES[0], *stream(CASES[0], seed=context.seed, n=rows), _BATCHES)):
             if number == 2:
                 counted.clear()
-                begin = time.perf_counter()
+                begin, spent = time.perf_counter(), time.process_time()
             before = counted.total()
-            in_process(plan, root, number, sides, epoch)  # type: ignore[arg-type]
+            in_process(plan, root, number, sides, epoch, rows_a_task=1 << 20)  # type: ignore[arg-type]
             most = max(most, counted.total() - before)
-        took = time.perf_counter() - begin
+        took, spent = time.perf_counter() - begin, time.process_time() - spent
         batches = _BATCHES - 2
+        manifest = WindowLog(root, epoch, plan).version(_BATCHES - 1)
+        text = manifest.to_json()
+        parsing = time.process_time()
+        Manifest.from_json(text)
         result = {
             "batches_per_s": batches / took,
             "requests_per_batch": counted.total() / batches,
             "most_requests": most,
+            "cpu_ms_per_range": 1000 * spent / batches / cell["partitions"],
+            "manifest_kb": len(text) / 1000,
+            "parse_ms": 1000 * (time.process_time() - parsing),
+            "largest_range": manifest.skew / 1000,
             **{kind.replace(" ", "_"): counted[kind] / batches for kind in _KINDS},
         }
         if isinstance(root, Path):
@@ -85,8 +99,20 @@ class StoreRequests(Experiment):
         plot_lines(figure, stored, x="partitions", y="requests_per_batch", by=["place"], ylabel="requests per batch")
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        """The aim: at most 4 requests per batch, and 2 per partition."""
+        """At most 4 requests per batch, and 2 per partition; what a range costs does not grow with their number."""
         results = []
+        by_number = {row["partitions"]: row["cpu_ms_per_range"] for row in rows if row["place"] == "path"}
+        few, most = (min(by_number, key=lambda n: abs(n - 100)), max(by_number)) if by_number else (0, 0)
+        if most > few:
+            share = by_number[most] / by_number[few]
+            results.append(
+                judge_aim(
+                    f"a range among {most:,} costs what one among {few:,} does",
+                    f"{share:.2f} times the processor time, {by_number[most]:.1f} ms",
+                    "at most 1.2 times",
+                    met=share <= _GROWTH,
+                )
+            )
         for row in rows:
             if row["place"] == "S3":
                 aim = 4 + 2 * row["partitions"]

@@ -365,7 +365,7 @@ def test_whatever_is_wrong_with_a_checkpoint_is_told(
 ) -> None:
     """Also what Arrow raises that is no OSError, and what nobody thought of."""
 
-    def no_token(*_: object) -> None:
+    def no_token(*_: object, **__: object) -> None:
         raise pa.ArrowException("no token was found by any credential")
 
     _, sides = _files(spark, tmp_path, batches=1)

@@ -14,16 +14,18 @@ import pytest
 from streamjoin.model.errors import CheckpointError, SetupError
 from streamjoin.spark.runtime.checkpoints import joins_in
 from streamjoin.spark.stages.late import late
+from streamjoin.storage import log as log_module
 from streamjoin.storage.log import WindowLog, late_files, new_epoch
-from streamjoin.storage.manifest import EMPTY, Manifest
+from streamjoin.storage.manifest import EMPTY, NOTHING, Manifest, PieceRef, StoredRun
 from streamjoin.storage.merging import MergePolicy, RunStatistics, alive, due, first_folded, horizons
 from streamjoin.storage.pieces import Block, BlockRows, MappedPiece, atomic, read_footer, write_piece
-from streamjoin.storage.places import place
+from streamjoin.storage.places import Place, entries, place
 from streamjoin.storage.ranges import (
     LEAST,
     MOST,
     WHOLE,
     SplitPoints,
+    WordRange,
     sample,
     shared_split_points,
     split_points,
@@ -325,7 +327,39 @@ def test_ranges_cover_every_word_once() -> None:
                 assert [begin for begin, _ in parts] == [0, *(end for _, end in parts[:-1])]
                 assert parts[-1][1] == words.size
                 for word, p in zip(words, points.owners(words, 3), strict=True):
-                    assert points.word_range(p).touches(word, word)
+                    assert points.word_range(p).touched(word, word)
+
+
+def test_a_range_opens_the_blocks_that_it_overlaps() -> None:
+    rng = np.random.default_rng(3)
+    ends = np.sort(rng.integers(0, 40, (30, 2))).tolist()
+    blocks = [Block(i, 1, 1, first, last, 0) for i, (first, last) in enumerate(ends)]
+    pieces = tuple(PieceRef(f"{i}", (tuple(blocks[3 * i : 3 * i + 3]), ())) for i in range(10))
+    run = StoredRun(0, (NOTHING, NOTHING), (), pieces)
+    for _ in range(50):
+        first, last = ((int(word), int(share)) for word, share in rng.integers((0, 0), (40, 2), (2, 2)))
+        for words in (WordRange(first, last), WordRange(first, None)):
+            wanted = [b for b in blocks if b.last >= first[0] and (words.last is None or (b.first, 0) < words.last)]
+            assert [block for _, block in run.overlapping(0, words)] == wanted
+            assert [file for file, _ in run.overlapping(0, words)] == [f"{block.offset // 3}" for block in wanted]
+    assert not [*run.overlapping(1, WordRange((LEAST, 0), None))]
+
+
+def test_tasks_of_one_process_look_once_for_the_version_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = blueprint(CASES[0], 40)
+    seen: list[str] = []
+    batches = tables(CASES[0], *stream(CASES[0], seed=1, n=60), 3)
+    for batch in (0, 1):
+        in_process(plan, tmp_path, batch, batches[batch])
+
+    def noted(directory: Place) -> list[Place]:
+        seen.append(directory.name)
+        return entries(directory)
+
+    monkeypatch.setattr(log_module, "entries", noted)
+    in_process(plan, tmp_path, 2, batches[2])
+    # The first writes the manifest, and the second reads it.
+    assert seen.count(f"{1:010}") == 2
 
 
 def test_cuts_follow_the_quantiles() -> None:

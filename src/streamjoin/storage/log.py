@@ -25,6 +25,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -106,8 +107,10 @@ class WindowLog:
         refuse_superseded(self.root, self.epoch)
 
     def _assembled(self, batch: int, keep: bool) -> Manifest | None:
-        """The version that another worker of this host has assembled in this start, without a look at the store."""
+        """The version that a worker of this host has assembled in this start, without a look at the other files."""
         path = self._manifest(batch, self.epoch)
+        if isinstance(path, Path):
+            return _parsed_before(path)
         note = kept_note(path) if isinstance(path, RemotePath) and is_fixed(path) else None
         if note is None:
             return None
@@ -419,6 +422,13 @@ class WindowLog:
 
 def _is_before(number: str, batch: int) -> bool:
     return number.isdigit() and int(number) < batch
+
+
+def _parsed_before(path: Path) -> Manifest | None:
+    """The manifest in a local file, if this process has parsed it."""
+    with contextlib.suppress(OSError):
+        return _parsed.get((str(path), identity(path)))
+    return None
 
 
 def _read_manifest(path: Place) -> Manifest:

@@ -7,20 +7,24 @@ that overlap its range.
 
 from __future__ import annotations
 
+import functools
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from streamjoin._arrays import Array
 from streamjoin.model.errors import CheckpointError
 from streamjoin.storage.merging import MergePolicy, RunStatistics, first_folded, spent
 from streamjoin.storage.pieces import Block
-from streamjoin.storage.ranges import thinned
+from streamjoin.storage.ranges import WordRange, thinned
 from streamjoin.windows.intervals import NO_CLASS
 
 SAMPLE = 256
-"""Words kept of each run's distribution."""
+"""Words kept of each run's distribution; twice as many as ranges, if these are more."""
 
 NOTHING = RunStatistics(0, 0, 0)
 
@@ -73,6 +77,24 @@ class StoredRun:
         """The identity of the run."""
         return self.pieces[0].file
 
+    def overlapping(self, part: int, words: WordRange) -> Iterator[tuple[str, Block]]:
+        """The file and the block of each block of a part that overlaps a range of words, in order."""
+        files, blocks, first, last = self._extents[part] if part in self._extents else self._extents_of(part)
+        for i in np.flatnonzero(words.touched(first, last)).tolist():
+            yield files[i], blocks[i]
+
+    @functools.cached_property
+    def _extents(self) -> dict[int, tuple[list[str], list[Block], Array, Array]]:
+        """For each part that was asked for: its blocks with their files, and their smallest and largest words."""
+        return {}
+
+    def _extents_of(self, part: int) -> tuple[list[str], list[Block], Array, Array]:
+        found = [(piece.file, block) for piece in self.pieces for block in piece.part(part)]
+        blocks = [block for _, block in found]
+        first, last = (np.array([getattr(b, end) for b in blocks], np.int64) for end in ("first", "last"))
+        self._extents[part] = [file for file, _ in found], blocks, first, last
+        return self._extents[part]
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -101,10 +123,10 @@ class Manifest:
     skew: int = 1000
     counts: tuple[int, int] | None = None
 
-    @property
-    def files(self) -> set[str]:
+    @functools.cached_property
+    def files(self) -> frozenset[str]:
         """Every piece file that this version needs."""
-        return {piece.file for run in self.runs for piece in run.pieces}
+        return frozenset(piece.file for run in self.runs for piece in run.pieces)
 
     @property
     def merged_runs(self) -> int:
@@ -256,7 +278,8 @@ def _swapped(runs: Sequence[StoredRun], merges: Sequence[tuple[str, Mapping[str,
 
 
 def _sample(footers: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[int, int], ...]:
-    return tuple(thinned([(w, n) for footer in footers for w, n in footer[name]], SAMPLE))
+    entries = [(w, n) for footer in footers for w, n in footer[name]]
+    return tuple(thinned(entries, max(SAMPLE, 2 * len(footers))))
 
 
 def _clocks(base: Manifest, footers: Sequence[Mapping[str, Any]]) -> Clocks:

@@ -40,9 +40,13 @@ class WordRange:
     first: tuple[int, int]
     last: tuple[int, int] | None
 
-    def touches(self, least: int, most: int) -> bool:
-        """Whether words from `least` to `most` overlap the range."""
-        return most >= self.first[0] and (self.last is None or (least, 0) < self.last)
+    def touched(self, least: Array, most: Array) -> Array:
+        """Whether words from each of `least` to each of `most` overlap the range."""
+        overlap: Array = most >= self.first[0]
+        if self.last is not None:
+            word, share = self.last
+            overlap &= least <= word if share else least < word
+        return overlap
 
     def beside(self, least: int, most: int) -> list[WordRange]:
         """The ranges of the words from `least` to `most` before and after this one."""

@@ -195,13 +195,11 @@ def stored(
     plan = layout(blueprint, part)
     segments = []
     for run in runs:
-        for piece in run.pieces:
-            for block in piece.part(part):
-                if word_range.touches(block.first, block.last):
-                    batch = log.piece(manifest, piece.file, shared).batch(block, plan.schema)
-                    segment = plan.segment(batch, blueprint.numbered, block.length_class).within(word_range)
-                    if segment.n:
-                        segments.append(segment)
+        for file, block in run.overlapping(part, word_range):
+            batch = log.piece(manifest, file, shared).batch(block, plan.schema)
+            segment = plan.segment(batch, blueprint.numbered, block.length_class).within(word_range)
+            if segment.n:
+                segments.append(segment)
     return segments
 
 

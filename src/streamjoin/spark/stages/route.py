@@ -59,11 +59,12 @@ class Route:
         from pyspark import TaskContext
 
         log, batch_id = open_log(self.blueprint)
-        with log.advising(batch_id):
-            before = log.version(batch_id - 1, keep=False)
-        points = planned(self.blueprint, before)
         context = TaskContext.get()
         task = context.partitionId() if context else 0
+        with log.advising(batch_id):
+            # Tasks that follow read one file instead of those of all ranges.
+            before = log.version(batch_id - 1, keep=task == 0)
+        points = planned(self.blueprint, before)
         longest = longest_stored(self.blueprint, before)
         facts, spool = TaskFacts(self.side, task), Spool.of(log, batch_id)
         times = TimesOfTask(self.blueprint, self.side, self.source) if self.blueprint.shared_gate else None

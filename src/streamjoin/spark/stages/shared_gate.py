@@ -269,10 +269,8 @@ class SharedGate:
     def _blocks(self, part: int, words: WordRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if not self._before.runs or self._before.runs[-1].batch != self._before.batch:
             return
-        for piece in self._before.runs[-1].pieces:
-            for block in piece.part(part):
-                if words.touches(block.first, block.last):
-                    yield self._log.piece(self._before, piece.file).batch(block, schema)
+        for file, block in self._before.runs[-1].overlapping(part, words):
+            yield self._log.piece(self._before, file).batch(block, schema)
 
     def rest(
         self, role: int, rows: pa.Table, numbers: Array, points: SplitPoints, partition: int, longest: Longest

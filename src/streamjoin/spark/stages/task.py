@@ -60,7 +60,7 @@ T = TypeVar("T")
 OldRuns = Sequence[Sequence[Sequence[Segment]]]
 """The stored rows of both sides, by run, in segments."""
 
-_SAMPLE = 64
+_SAMPLE, _LEAST_SAMPLE, _ALL_SAMPLES = 64, 8, 8192
 
 _logger = logging.getLogger(__name__)
 
@@ -415,15 +415,16 @@ class RangeOfBatch:
             segments = [*([] if ended else self._stored_part(part, folded, words)), own]
             counted = plan.counted[part % 2]
             runs.append(merged([segment.since(horizon[part % 2], counted) for segment in segments]))
+        size = max(_LEAST_SAMPLE, min(_SAMPLE, _ALL_SAMPLES // self._split_points.ranges))
         facts: dict[str, Any] = {
             "base": before.epoch,
             "folded": [run.batch for run in folded],
             "clocks": self._clocks or [side.clock for side in new],
             "fresh": sum(side.owned.rows.n for side in new),
-            "fresh_sample": [entry for side in new for entry in sample(side.owned.rows.words, _SAMPLE)],
+            "fresh_sample": [entry for side in new for entry in sample(side.owned.rows.words, size)],
             "late": self._late | {name: n for side in new for name, n in side.late_counts.items() if n},
             "extents": [run.statistics(plan.counted[part % 2]).facts for part, run in enumerate(runs)],
-            "sample": [entry for run in runs[:2] for entry in sample(run.words, _SAMPLE)],
+            "sample": [entry for run in runs[:2] for entry in sample(run.words, size)],
             "wanted": asked_for(self._log.root) if self._partition == 0 else None,
             "swapped": self._log.merges(before, {run.key for run in folded}) if self._partition == 0 else [],
             **({"ended": True} if ended else {}),
