@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.page.axe import violations
 from tests.page.conftest import Picture, Visit, live
 from tests.page.light_service import NEAR, LightService
 from tests.service.held_engine import hold
@@ -60,6 +61,7 @@ def test_panels_are_there_while_a_batch_never_ends(visit: Visit, picture: Pictur
             expect(page.locator(".chart")).to_be_visible()
             expect(page.locator(".node.is-join")).to_be_visible()
             expect(page.locator("#running")).to_have_text(re.compile(r"Batch \d+ has been running for \d+ s, joining"))
+            assert violations(page) == []
             picture(page, "batch-running")
         finally:
             held.released.set()

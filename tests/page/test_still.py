@@ -131,6 +131,10 @@ def test_nothing_is_cut_off_and_nothing_is_in_the_engines_own_words(growing: Lig
     expect(page.get_by_text("Sharing: around has no join step to share")).to_be_visible()
     page.locator(".node.is-groups").click()
     expect(page.locator("#inspector")).to_contain_text("Open groups")
+    page.locator("#sql").fill(OTHERS["around"].replace("5", "3"))
+    expect(page.locator(".preview .lead")).to_contain_text(
+        "Has no join step to share; tuples are selected, in one pass with"
+    )
     page.locator(".node.is-join").first.click()
     page.locator("#sql").fill("SELECT t.sym, t.px FROM trades AS t JOIN quotes AS q WITHIN 5 SECONDS ON t.sym = q.sym")
     expect(page.locator(".preview tbody tr")).to_have_count(5)

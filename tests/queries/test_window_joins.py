@@ -435,6 +435,7 @@ def test_an_engine_previews_runs_and_explains_window_joins(sharing: Any) -> None
         engine.register("quotes", schema=QUOTES, time="at")
         text = "SELECT t.qty, {}(q.bid) AS m " + AROUND.format("1 SECOND PRECEDING AND CURRENT ROW")
         listed = engine.preview(text.format("median"))
+        assert (listed.new_joins, listed.shared_joins) == (0, 0)
         assert listed.streams == ("trades", "quotes") and "looks at every match" in listed.text
         assert "the ends of windows decide" in engine.preview(text.format("avg")).text
         query = engine.create(text.format("median"))

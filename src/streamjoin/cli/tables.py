@@ -228,7 +228,7 @@ def preview(reply: Record) -> None:
     shared = ", ".join(reply["shares_with"]) or "no other query"
     joins = f"{reply['shared_joins']} joins with {escape(shared)}; {reply['new_joins']} new"
     if not reply["shared_joins"] + reply["new_joins"]:
-        joins = f"the selection of its one stream with {escape(shared)}"
+        joins = f"no join; tuples are selected in one pass with {escape(shared)}"
     lines = [
         "[green]the query is valid[/]; nothing was created",
         f"[bold]columns[/]  {escape(columns)}",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from streamjoin.queries.core.explain import Explanation, LastStep, RootFigures, StepFigures
 from streamjoin.queries.engine.info import QueryInfo, StreamInfo
@@ -23,7 +23,6 @@ _BAND = re.compile(r"^(\S+) - (\S+) BETWEEN (\S+) AND (\S+)$")
 
 
 _COLUMN = re.compile(r"^\w+\.(\w+)$")
-_LAST: Final = ("window", "groups")
 
 
 @dataclass
@@ -86,6 +85,7 @@ class PlanGraph:
         self._nodes: dict[str, _Node] = {}
         self._edges: dict[tuple[str, str], float] = {}
         self._per_second: dict[tuple[str, str], float] = {}
+        self._united: set[str] = set()
         for info in streams:
             self._node(f"source:{info.name}", "source", info.name).rows_per_second = info.rows_per_second
         for stream in explanation.streams:
@@ -102,7 +102,7 @@ class PlanGraph:
             node.detail = re.split(r"[ ,]", query.sink, maxsplit=1)[0]
             node.rate = node.cardinality = float(given.get(query.name, 0))
             node.rows_per_second = query.rows_per_second
-            self._given(node.id, query, node.rate)
+            self._given(node, query)
 
     def as_data(self) -> dict[str, Any]:
         """The graph as JSON data for the REST interface."""
@@ -162,46 +162,44 @@ class PlanGraph:
             self._edge(id_, f"sink:{name}", 0.0, 0.0)
 
     def _last(self, last: LastStep) -> None:
-        """Put a step between what leads to the sinks of its queries and these."""
+        """Put a step between what leads to the sinks of its queries and these; window joins are side by side."""
         sinks = {f"sink:{name}" for name in last.queries}
-        into = [edge for edge in self._edges if edge[1] in sinks and self._is_before(self._nodes[edge[0]], last)]
+        terms = ", ".join(_COLUMN.sub(r"\1", brief(condition)) for condition in last.conditions)
+        if last.stream:
+            by = " and ".join(last.conditions) or "time alone"
+            label = f"{last.left} ⋈ {last.stream}: window join by {by}, {last.detail}"
+            before = {n.id for n in self._nodes.values() if n.label == last.left and last.queries[0] in n.queries}
+            into = {edge for edge in self._edges if edge[1] in sinks and edge[0] in before}
+            into |= {(id_, sink) for id_ in before for sink in sinks if self._nodes[id_].kind == "selection"}
+        else:
+            label = f"by {terms or 'window alone'}: {last.detail}"
+            into = {edge for edge in self._edges if edge[1] in sinks}
         if not into:
             return
-        kind = "groups" if last.stream is None else "window"
-        node = self._node(f"{kind}:{last.queries[0]}:{last.stream}:{last.detail}", kind, "")
-        terms = ", ".join(_COLUMN.sub(r"\1", brief(condition)) for condition in last.conditions)
-        if last.stream is None:
-            node.label = f"by {terms or 'window alone'}: {last.detail}"
-        else:
-            left = self._nodes[into[0][0]].label.partition(":")[0]
-            by = " and ".join(last.conditions) or "time alone"
-            node.label = f"{left} ⋈ {last.stream}: window join by {by}, {last.detail}"
+        kind = "window" if last.stream else "groups"
+        node = self._node(f"{kind}:{last.queries[0]}:{label}", kind, label)
         node.detail = f"{terms}, {last.detail}" if last.stream and terms else last.detail
         node.queries |= set(last.queries)
-        for edge in into:
-            before = self._nodes[edge[0]]
-            self._edges[edge[0], node.id], self._per_second[edge[0], node.id] = before.rate, before.rows_per_second
-            self._edges[node.id, edge[1]] = self._edges.pop(edge)
-            node.group = before.group
-        if last.stream is not None:
+        for edge in sorted(into):
+            previous = self._nodes[edge[0]]
+            self._edges.pop(edge, None)
+            self._edges[edge[0], node.id], self._per_second[edge[0], node.id] = previous.rate, previous.rows_per_second
+            self._edges[node.id, edge[1]] = 0.0
+            node.group = previous.group
+        if last.stream:
             self._edge(self._selection(last.stream, node.group or 0, last.queries), node.id, 0.0, 0.0)
+        if last.unite:
+            self._united.add(node.id)
 
-    def _is_before(self, node: _Node, last: LastStep) -> bool:
-        """Whether a node leads to a last step: of a UNION ALL others lead to the same sink."""
-        chained = node.kind == "window" and node.label.startswith(f"{last.left} ⋈ ")
-        return last.left is None or chained or (node.kind == "selection" and node.label == last.left)
-
-    def _given(self, id_: str, query: QueryInfo, rate: float) -> None:
+    def _given(self, sink: _Node, query: QueryInfo) -> None:
         """Put the rows of a query on what leads to its sink; no other figures say what its last steps let pass."""
-        for edge in [edge for edge in self._edges if edge[1] == id_]:
+        for edge in [edge for edge in self._edges if edge[1] == sink.id and edge[0] not in self._united]:
+            self._edges[edge], self._per_second[edge] = sink.rate, query.rows_per_second
             before = self._nodes[edge[0]]
-            if id_.startswith("sink:") or before.kind in _LAST:
-                self._edges[edge], self._per_second[edge] = rate, query.rows_per_second
-            if before.kind in _LAST:
-                before.rate += rate
+            if before.kind in ("window", "groups"):
+                before.rate += sink.rate
                 before.rows_per_second += query.rows_per_second
                 before.cardinality += query.groups.groups if query.groups is not None else 0
-                self._given(before.id, query, rate)
 
     def _step(self, step: StepFigures, before: str, group: int, path: list[str], conditions: list[str]) -> None:
         path = [*path, step.stream]

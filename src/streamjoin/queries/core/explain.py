@@ -97,15 +97,16 @@ class RootFigures:
 class LastStep:
     """What the results of shared steps still go through, outside of them: a window join, or groups.
 
-    `stream` is what a window join summarises, for tuples of the stream `left`; groups have neither. Queries over one
-    join with the same keys share groups.
+    `left` and `stream` are what a window join joins, whose rows `unite` with those of others in a UNION ALL; groups
+    have neither. Queries over one join with the same keys share groups.
     """
 
     queries: tuple[str, ...]
-    stream: str | None
     conditions: tuple[str, ...]
     detail: str
-    left: str | None = None
+    left: str = ""
+    stream: str = ""
+    unite: bool = False
 
     def __str__(self) -> str:
         what = f"window join with {self.stream}" if self.stream else "groups"
@@ -243,13 +244,20 @@ def explain(
 def last_steps(registry: QueryRegistry) -> tuple[LastStep, ...]:
     """What rows go through after the shared steps, by query."""
     steps = [
-        LastStep((query_name(name),), stream.name, tuple(map(str, step.conditions)), f"from {low} to {high}", left)
-        for name, entry in registry.branches.items()
+        LastStep(
+            (name,),
+            tuple(map(str, step.conditions)),
+            f"from {_length(step.summary.low, stream)} to {_length(step.summary.high, stream)}",
+            branch.source(step.summary.anchor).stream.name,
+            stream.name,
+            unite=len(entry.query.branches) > 1,
+        )
+        for name, entry in registry.queries.items()
         if not entry.paused
-        for step in entry.query.kind_steps
+        for branch in entry.query.branches
+        for step in branch.kind_steps
         if step.summary is not None
-        for stream, left in [(entry.query.source(step.right).stream, entry.query.sources[0].stream.name)]
-        for low, high in [[_length(at, stream) for at in (step.summary.low, step.summary.high)]]
+        for stream in [branch.source(step.right).stream]
     ]
     for feed in registry.feeds.values():
         grouped = [entry.query.grouping for entry in feed.members.values() if entry.query.grouping is not None]
@@ -257,7 +265,7 @@ def last_steps(registry: QueryRegistry) -> tuple[LastStep, ...]:
         sizes = {each.window.size: _length(each.window.size, stream) for each in grouped}
         windows = "windows of " + " and ".join(text for _, text in sorted(sizes.items()))
         keys = tuple(map(str, grouped[0].keys))
-        steps.append(LastStep(tuple(sorted(feed.members)), None, keys, windows))
+        steps.append(LastStep(tuple(sorted(feed.members)), keys, windows))
     return tuple(steps)
 
 

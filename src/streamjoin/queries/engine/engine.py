@@ -761,15 +761,15 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
     takers = {key: {query_name(part) for part in parts} for key, parts in steps.items()}
     own = [key for key, queries in takers.items() if _NAME in queries]
     others = [takers[key] - {_NAME} for key in own]
-    joins = any(branch.steps for branch in query.branches)
+    joined = [sharers for key, sharers in zip(own, others, strict=True) if key.steps]
     shared, apart = _costs(optimizer, paths)
     shared_before, apart_before = _costs(measured, known)
     return Preview(
         columns_of(query.schema),
         tuple(query.streams),
         tuple(sorted(set().union(*others))),
-        sum(not sharers for sharers in others) if joins else 0,
-        sum(bool(sharers) for sharers in others) if joins else 0,
+        sum(not sharers for sharers in joined),
+        sum(bool(sharers) for sharers in joined),
         shared - shared_before,
         apart - apart_before,
         "\n".join([*(_line(key, found) for key, found in zip(own, others, strict=True)), *_window_lines(query)]),

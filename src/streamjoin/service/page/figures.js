@@ -53,7 +53,8 @@ function figures(state) {
 }
 
 function sharing({ shared, apart }) {
-  return apart > 1.005 * shared ? `${count(apart / shared)} times less work than each apart` : "no query shares its work";
+  const times = count(apart / shared);
+  return apart > 1.005 * shared ? `${times === "1" ? "little" : `${times} times`} less work than each apart` : "no query shares its work";
 }
 
 function others(queries) {

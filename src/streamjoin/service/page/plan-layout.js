@@ -5,6 +5,8 @@ least moves that keep the order and the gaps. Edges that skip layers bend around
 stand-in in every layer they pass. */
 
 const SWEEPS = 12;
+/** More are drawn nearer to each other. */
+const MANY_LAYERS = 4;
 const FLOORS = { source: 0, selection: 1, join: 2, window: 2, groups: 3, sink: 3 };
 
 export function layout(nodes, edges, { width, height, across, along, vertical = false }) {
@@ -15,7 +17,7 @@ export function layout(nodes, edges, { width, height, across, along, vertical = 
   order(layers);
   const thick = vertical ? width : height;
   place(layers, thick, across);
-  return drawn(layers, flows, { width, height, across, along, vertical });
+  return drawn(layers, flows, { width, height, across, along: layers.length > MANY_LAYERS ? along / 2 : along, vertical });
 }
 
 /** Without the edges that close a circle; a plan has none, a wrong answer may. */

@@ -70,7 +70,7 @@ function createdNode(node) {
     s("text", { class: "label", x: x + 17, y: y + 38 }),
     s("text", { class: "detail", x: x + 17, y: y + 54 }),
     s("rect", { class: "heat", x: x + 17, y: y + height - 7, height: 4, rx: 2 }),
-    s("g", { class: "sharing", transform: `translate(${x + width - 8} ${y})` }, s("rect", { x: -24, y: -10, width: 32, height: 20, rx: 10 }), s("text", { x: -8, y: 4.5 })),
+    s("g", { class: "sharing", transform: `translate(${x + width - 8} ${y})` }, s("rect", { x: -28, y: -10, width: 40, height: 20, rx: 10 }), s("text", { x: -8, y: 4.5 })),
     s("title"),
   );
 }

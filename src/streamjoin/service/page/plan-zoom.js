@@ -2,7 +2,7 @@
 
 import { attribute, byId, h, reconcile, s } from "./dom.js";
 
-const [LEAST, READABLE, MOST, STEP] = [0.1, 0.72, 2, 1.25];
+const [LEAST, READABLE, MOST, STEP] = [0.1, 0.68, 2, 1.25];
 const MAP = { width: 168, height: 112 };
 const DRAG_FROM = 4;
 /** `scale` is null while the plan follows the width of its panel. */

@@ -4,8 +4,9 @@ import { h } from "./dom.js";
 import { count, names, plural, sentence, whole } from "./format.js";
 import { rowsTable } from "./rows-table.js";
 
-function lead({ shares_with, new_joins, shared_joins }) {
-  if (!new_joins && !shared_joins) return `Selects tuples of one stream as they come${shares_with?.length ? `, in one pass with ${names(shares_with)}` : ""}.`;
+function lead({ streams, shares_with, new_joins, shared_joins }) {
+  const pass = shares_with?.length ? `, in one pass with ${names(shares_with)}` : "";
+  if (!new_joins && !shared_joins) return streams?.length > 1 ? `Has no join step to share; tuples are selected${pass || " as they come"}.` : `Selects tuples of one stream as they come${pass}.`;
   if (!shares_with?.length) return "Shares nothing: no other query has its joins.";
   return `Would share ${new_joins ? "some of its joins" : "all its joins"} with ${names(shares_with)}.`;
 }
@@ -51,12 +52,14 @@ function sampled({ columns = [], rows = [], rows_found: found, tuples = {} }) {
 
 export function previewOf(preview, plan) {
   const sharing = preview.shares_with?.length > 0;
+  const joins = preview.new_joins + preview.shared_joins > 0;
   const known = preview.cost_shared > 0 || preview.cost_apart > 0;
+  const cost = known ? costBars(preview.cost_shared, preview.cost_apart, ["It adds", "By itself"], plan) : h("p", { class: "quiet" }, "No batch has been measured, so there is no cost yet.");
   return h(
     "div",
     { class: "preview" },
     h("p", { class: "lead" }, h("span", { class: "badge", "data-state": sharing ? "shared" : "running" }, sharing ? "shared" : "valid"), lead(preview)),
-    known ? costBars(preview.cost_shared, preview.cost_apart, ["It adds", "By itself"], plan) : h("p", { class: "quiet" }, "No batch has been measured, so there is no cost yet."),
+    joins ? cost : null,
     preview.warning && !preview.needs_allow_scan ? h("p", { class: "warning" }, sentence(preview.warning)) : null,
     sampled(preview),
   );
