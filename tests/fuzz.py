@@ -1,8 +1,9 @@
 """All oracles with fresh seeds for as long as told: `make fuzz MINUTES=30`.
 
-The files below compare generated joins and queries with references. Each round runs one of them under a new seed, which
-Hypothesis and the tests that draw by themselves (`tests.seeds`) both use. A failure does not end the run: its output
-and the command that repeats it are printed, and the exit status is 1. A case that was found becomes a test.
+Test files that draw what they run compare generated joins and queries with references. Each round runs one of them, in
+random order, under a new seed, which Hypothesis and the tests that draw by themselves (`tests.seeds`) both use. A
+failure does not end the run: its output and the command that repeats it are printed, and the exit status is 1. A case
+that was found becomes a test.
 """
 
 from __future__ import annotations
@@ -11,54 +12,17 @@ import argparse
 import itertools
 import os
 import random
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-TARGETS = (
-    "tests/joins/test_conformance.py",
-    "tests/joins/test_default_order.py",
-    "tests/joins/test_live_conformance.py",
-    "tests/spark/test_combinations.py",
-    "tests/queries/test_core.py",
-    "tests/spark/test_join_stages.py",
-    "tests/kernels/test_encode.py",
-    "tests/queries/test_core_disturbed.py",
-    "tests/joins/test_large.py",
-    "tests/indexes/test_conformance.py",
-    "tests/gate/test_merge.py",
-    "tests/gate/test_scale_gate_library.py",
-    "tests/spark/test_gate_stages.py",
-    "tests/queries/test_cell_scaling.py",
-    "tests/model/test_evaluation.py",
-    "tests/model/test_functions.py",
-    "tests/queries/test_core_budgets.py",
-    "tests/queries/test_distributed_cells.py",
-    "tests/queries/test_embedded_engine.py",
-    "tests/queries/test_every_step_isolated.py",
-    "tests/queries/test_kinds.py",
-    "tests/queries/test_optimizer.py",
-    "tests/queries/test_selection_tables.py",
-    "tests/queries/test_sources.py",
-    "tests/formats/test_registry.py",
-    "tests/joins/test_bitmap_blocks.py",
-    "tests/joins/test_extreme_times.py",
-    "tests/joins/test_kinds.py",
-    "tests/joins/test_live_failures.py",
-    "tests/joins/test_live_kinds.py",
-    "tests/joins/test_live_runners.py",
-    "tests/joins/test_registering.py",
-    "tests/joins/test_shared_steps.py",
-    "tests/benchmarks/papers/test_bw_tree.py",
-    "tests/spark/test_kind_stages.py",
-    "tests/spark/test_end_of_input.py",
-    "tests/windows/test_clock.py",
-    "tests/joins/test_live_here.py",
-    "tests/queries/test_groups.py",
-    "tests/queries/test_window_joins.py",
-    "tests/spark/test_arrival_stages.py",
-    "tests/spark/test_summary_stages.py",
+_ROOT = Path(__file__).parent.parent
+_DRAWS = re.compile(r"^from (hypothesis import|tests\.seeds import .*\b(examples|FRESH)\b)", re.MULTILINE)
+TARGETS = sorted(
+    str(path.relative_to(_ROOT)) for path in (_ROOT / "tests").glob("**/test_*.py") if _DRAWS.search(path.read_text())
 )
 
 
@@ -90,6 +54,6 @@ def fuzz(minutes: float, targets: Sequence[str] = TARGETS, rounds: int | None = 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="run all oracles with fresh seeds")
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("targets", nargs="*", default=TARGETS)
+    parser.add_argument("targets", nargs="*", default=random.sample(TARGETS, len(TARGETS)))
     given = parser.parse_args()
     sys.exit(1 if fuzz(given.minutes, given.targets) else 0)
