@@ -87,11 +87,17 @@ def gated_batch(
     *,
     ends: bool = False,
     rows_a_task: int | None = None,
+    one_by_one: bool = True,
+    only: Sequence[int] | None = None,
 ) -> pa.Table:
-    """One batch through all stages; the rows in the order in which Spark would hold them."""
+    """One batch through all stages; the rows in the order in which Spark would hold them.
+
+    Where every range decides, each source has tasks of its own, unless Spark reads the sources not `one_by_one` but in
+    the same tasks; and `only` may name the ranges whose tasks get to run.
+    """
     log = WindowLog(root, epoch, plan, batch if ends else None)
     if plan.shared_gate:
-        return _shared_batch(plan, log, batch, sent, now_ms, rows_a_task or 64)
+        return _shared_batch(plan, log, batch, sent, now_ms, rows_a_task or 64, one_by_one, only)
     collected = [
         row
         for (side, source), table in sent.items()
@@ -109,7 +115,14 @@ def gated_batch(
 
 
 def _shared_batch(
-    plan: Blueprint, log: WindowLog, batch: int, sent: Sent, now_ms: int | None, rows_a_task: int
+    plan: Blueprint,
+    log: WindowLog,
+    batch: int,
+    sent: Sent,
+    now_ms: int | None,
+    rows_a_task: int,
+    one_by_one: bool,
+    only: Sequence[int] | None,
 ) -> pa.Table:
     """The same where every range decides as a gate."""
     before = log.version(batch - 1)
@@ -117,6 +130,7 @@ def _shared_batch(
     received: dict[int, list[pa.RecordBatch]] = {p: [] for p in range(plan.partitions)}
     task = 0
     for (side, source), table in sorted(sent.items()):
+        task = task if one_by_one else 0
         for rows in table.combine_chunks().to_batches(max_chunksize=rows_a_task):
             route, times = Route(plan, side, source), TimesOfTask(plan, side, source)
             for part in route.cut(rows, points, longest, task, 0, 0):
@@ -129,6 +143,8 @@ def _shared_batch(
     schemas = part_schema(plan, 0), part_schema(plan, 1)
     shares = []
     for partition, parts in received.items():
+        if only is not None and partition not in only:
+            continue
         share = RangeOfBatch(plan, log, batch, partition)
         shares.append((share, share.gated(unpack(reversed(parts), schemas)[1], times_in(reversed(parts)), now_ms)))
     return _joined(plan, shares)

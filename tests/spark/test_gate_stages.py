@@ -138,7 +138,10 @@ def test_every_range_decides_as_one_task_does(spec: dict[str, Any], seed: int, o
                     ordered, shared=shared and batch >= alone, policy=rng.choice([EAGER, BACKGROUND]),
                 )  # fmt: skip
                 ids = conformance.ids(
-                    gated_batch(plan, own, batch, sent, now, ends=ends, rows_a_task=rng.choice([3, 64]))
+                    gated_batch(
+                        plan, own, batch, sent, now, ends=ends, rows_a_task=rng.choice([3, 64]),
+                        one_by_one=rng.random() < 0.5,
+                    )  # fmt: skip
                 )
                 log = WindowLog(own, 1, plan)
                 footer, _ = log.gate(batch)
@@ -188,6 +191,21 @@ def test_rows_that_waited_find_partners_in_other_ranges(how: How, on: Any, tmp_p
         found.append(ids)
     assert found[0] == found[1]
     assert len(found[0]) > 100
+
+
+def test_sources_of_a_side_may_share_their_tasks(tmp_path: Path) -> None:
+    """Where each has one partition, Spark reads them one after the other in its first task."""
+    plan = gated_blueprint(gated_spec(window=sj.TimeWindow(50)), (SCHEMA, SCHEMA), 3, (PLANS, PLANS))
+    found = []
+    for one_by_one in (True, False):
+        root, ids = tmp_path / str(one_by_one), []
+        for t in (0, 10, 20):
+            sent = {(0, 0): gated_table(*((t + i, i, t + i) for i in range(5))), (0, 1): gated_table((t + 9, 8, t + 8))}
+            sent |= {(1, 0): gated_table((t, 1, t + 1), (t + 7, 8, t + 2)), (1, 1): gated_table((t + 9, 3, t + 3))}
+            ids += conformance.ids(gated_batch(plan, root, t // 10, sent, one_by_one=one_by_one))
+        found.append(ids)
+    assert found[0] == found[1]
+    assert found[1][:4] == [(1, 1), (8, 2), (3, 3), (1, 11)]
 
 
 def _stream(rng: random.Random, number: int) -> list[dict[str, Any]]:

@@ -102,7 +102,7 @@ class Route:
         plan = self.blueprint
         rows = conformed(batch, plan.schema(self.side))
         if identified(plan):
-            rows = with_ids(rows, source, seen)
+            rows = with_ids(rows, sender(plan, self.side, self.source, source), seen)
         for role in [0, 1] if plan.bound.spec.self_join else [self.side]:
             for partition, kind, part in by_range(plan, role, rows, points, seen, longest):
                 yield Part(partition, role + kind, source, number, part)
@@ -120,6 +120,11 @@ def identified(blueprint: Blueprint) -> bool:
     """Whether routing tasks number their rows."""
     alone = blueprint.gate is None and blueprint.bound.spec.self_join
     return alone or blueprint.on_arrival or blueprint.shared_gate
+
+
+def sender(blueprint: Blueprint, side: int, source: int, task: int) -> int:
+    """The number of a task for one source of a side: where each has one partition, Spark reads all in one task."""
+    return task if blueprint.gate is None else task * len(blueprint.gate.sources[side]) + source
 
 
 def with_numbers(schema: pa.Schema) -> pa.Schema:

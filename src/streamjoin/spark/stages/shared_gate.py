@@ -39,7 +39,7 @@ from streamjoin.spark.stages.gating import (
 )
 from streamjoin.spark.stages.kind_gate import KindGate, Marks, MarkState
 from streamjoin.spark.stages.punctuation import Punctuation, progress_of
-from streamjoin.spark.stages.route import Longest, Placed, placed
+from streamjoin.spark.stages.route import Longest, Placed, placed, sender
 from streamjoin.spark.stages.task_times import POSITION, SOURCE, TIME, TaskTimes
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
@@ -150,7 +150,7 @@ class SharedGate:
         known = sorted(told, key=lambda own: (own.side, own.source, own.task))
         came = [*self._came]
         for own in known:
-            self._first[own.side, own.task] = came[own.side]
+            self._first[own.side, self._sender(own)] = came[own.side]
             came[own.side] += own.rows.num_rows
         fresh = [self._fresh(side, [own for own in known if own.side == side]) for side in self._sides]
         waited = [own.rows for own in self._waited]
@@ -176,7 +176,7 @@ class SharedGate:
             if not own:
                 continue
             ticks = np.concatenate([task.summed(TIME) for task in own])
-            numbers = self._first[side, own[0].task] + np.arange(ticks.size)
+            numbers = self._first[side, self._sender(own[0])] + np.arange(ticks.size)
             names, source = [plan.name], np.zeros(ticks.size, np.int64)
             if plan.by is not None:
                 values = [task.rows.column(SOURCE).dictionary_decode() for task in own]
@@ -189,6 +189,9 @@ class SharedGate:
             rows = together(all_rows.rows, UngatedRows(ticks, source, names, strict))
             all_rows = Numbered(np.concatenate([all_rows.numbers, numbers]), rows)
         return all_rows
+
+    def _sender(self, told: TaskTimes) -> int:
+        return sender(self._blueprint, told.side, told.source, told.task)
 
     def _outcome(self, side: int, fresh: Numbered, end: int) -> _Outcomes:
         """What became of each row of a side; the numbers of the new ones are from those that came before to `end`."""
