@@ -24,6 +24,7 @@ from streamjoin.spark.stages import gating
 from streamjoin.spark.stages.figures import NAMES
 from streamjoin.spark.stages.gating import HeldRows, Standing, source_names
 from streamjoin.spark.stages.late import late_rows
+from streamjoin.spark.stages.output import OrderTask
 from streamjoin.spark.stages.undecided import undecided
 from streamjoin.storage.background import merge_due
 from streamjoin.storage.blueprint import Blueprint, SourcePlan
@@ -137,13 +138,13 @@ def test_every_range_decides_as_one_task_does(spec: dict[str, Any], seed: int, o
                     gated_spec(**spec), (_ROUTES, _ROUTES), rng.choice([1, 3, 12]), (plans[0], plans[-1]), idle_ms,
                     ordered, shared=shared and batch >= alone, policy=rng.choice([EAGER, BACKGROUND]),
                 )  # fmt: skip
-                ids = conformance.ids(
-                    gated_batch(
-                        plan, own, batch, sent, now, ends=ends, rows_a_task=rng.choice([3, 64]),
-                        one_by_one=rng.random() < 0.5,
-                    )  # fmt: skip
-                )
-                log = WindowLog(own, 1, plan)
+                tasks: dict[str, Any] = {"rows_a_task": rng.choice([3, 64]), "one_by_one": rng.random() < 0.5}
+                if plan.shared_gate and rng.random() < 0.2:
+                    # A start that is killed leaves the pieces of some ranges.
+                    killed, only = replace(plan, partitions=7), rng.sample(range(7), rng.randint(0, 6))
+                    gated_batch(killed, own, batch, sent, now, 2 * batch + 1, ends=ends, only=only)
+                ids = conformance.ids(gated_batch(plan, own, batch, sent, now, 2 * batch + 2, ends=ends, **tasks))
+                log = WindowLog(own, 2 * batch + 2, plan)
                 footer, _ = log.gate(batch)
                 told = {name: footer[name] for name in ("standing", "waiting", "awaited", "bound", "positions", "lag")}
                 found = ids if ordered else sorted(map(str, ids))
@@ -206,6 +207,26 @@ def test_sources_of_a_side_may_share_their_tasks(tmp_path: Path) -> None:
         found.append(ids)
     assert found[0] == found[1]
     assert found[1][:4] == [(1, 1), (8, 2), (3, 3), (1, 11)]
+
+
+def test_ordered_rows_of_one_time_are_divided_among_the_tasks(tmp_path: Path) -> None:
+    """Times of whole seconds have many rows each: a task sorts a part of their places, not all of a time."""
+    plan = gated_blueprint(gated_spec(window=sj.TimeWindow(0)), (SCHEMA, SCHEMA), 8, (PLANS[:1], PLANS[:1]))
+    rows = [(5, i, i) for i in range(160)]
+    order, sizes = OrderTask.__call__, []
+
+    def counted(task: OrderTask, parts: Any) -> list[pa.RecordBatch]:
+        out = list(order(task, parts))
+        sizes.append(sum(batch.num_rows for batch in out))
+        return out
+
+    with mock.patch.object(OrderTask, "__call__", counted):
+        out = gated_batch(
+            plan, tmp_path, 0, {(0, 0): gated_table(*rows, (9, 0, 0)), (1, 0): gated_table(*rows[::-1], (9, 0, 0))}
+        )
+    assert conformance.ids(out)[:160] == [(i, i) for i in range(159, -1, -1)]
+    # Every pair has the place of its right tuple, and those come after the left ones.
+    assert max(sizes) <= 160 // 4 + 1
 
 
 def _stream(rng: random.Random, number: int) -> list[dict[str, Any]]:
