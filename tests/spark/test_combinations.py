@@ -133,7 +133,10 @@ def _embedded(case: Combination, left: list[list[Row]], right: list[Row]) -> lis
 
 def _joined(case: Combination, left: list[DataFrame], right: DataFrame) -> DataFrame:
     spec = _spec(case)
-    sources = [Source(frame, position="id") for frame in left[: case.sources]] if case.sources > 1 else left[0]
+    # Spark reads sources of one partition each in one task.
+    frames = [frame.coalesce(1) if case.ordered else frame for frame in left[: case.sources]]
+    sources = [Source(frame, position="id") for frame in frames] if case.sources > 1 else frames[0]
+    right = right.coalesce(1) if case.ordered else right
     found = join(
         sources, right, spec, ordered=case.ordered, positions=case.gated, name=case.name, partitions=2,
         columns=["id_left", "id_right"],
