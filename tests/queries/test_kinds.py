@@ -335,6 +335,21 @@ def test_silence_that_can_move_no_clock_asks_for_no_batch() -> None:
     assert core.time_to_idle() is None
 
 
+@pytest.mark.parametrize("sharing", ["cost", "nothing"])
+def test_a_batch_of_changes_alone_leaves_what_silence_decides_to_the_next(sharing: Any) -> None:
+    """It gives no row: if it moved the clocks, no later silence would, and what waits would wait for a tuple."""
+    now = [0]
+    core = open_core([Stream(n, SCHEMA, "t") for n in "lr"], Settings(idle="1 second", sharing=sharing), lambda: now[0])
+    core.apply([Create("q", LEFT_JOIN)])
+    rows_by_batch(core, {"l": [(1, 10, 0), (2, 20, 20)], "r": [(9, 0, 0)]})
+    now[0] = 5 * 10**9
+    changes = replace(core.arrive(1, {}), logged=False)
+    assert not core.results(changes)[0]["q"].num_rows
+    core.finish(changes, {})
+    assert core.time_to_idle() == 0
+    assert core.process(2, {})["q"].to_pylist() == [{"a": 10, "b": None}]
+
+
 def test_a_late_tuple_gives_no_row() -> None:
     core = opened(LEFT_JOIN)
     assert rows_by_batch(core, {"l": [(1, 10, 50)]}, {"l": [(2, 20, 40)], "r": [(9, 0, 90)]}) == [[], [(10, None)]]

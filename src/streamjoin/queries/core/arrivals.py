@@ -131,6 +131,10 @@ class Arrived:
     filed_aside: Mapping[str, Aside] = field(default_factory=dict)
     """What tasks set aside, which has files of its own."""
 
+    def clocks_since(self, before: Clocks) -> Clocks:
+        """The clocks once it is done. One that may give no row lets no time pass, or what that decides would wait."""
+        return self.clocks if self.logged else replace(self.clocks, horizons=before.horizons)
+
     def aside(self) -> dict[str, Aside]:
         """What was set aside, by stream; streams of which everything was taken are left out."""
         kinds = (self.late, self.untimed, self.malformed)

@@ -742,7 +742,7 @@ class Shared:
             name: (*state.buckets.get(name, ()), *([arrived.buckets[name]] if name in arrived.buckets else []))
             for name in self._streams
         }
-        clocks = arrived.clocks
+        clocks = arrived.clocks_since(state.clocks)
         waiting = self._waiting[1] if self._waiting[0] == batch else state.kinds
         if oldest is None:
             gone = count_expired(state.registry.shapes, buckets, clocks.progress)

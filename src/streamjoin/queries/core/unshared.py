@@ -194,7 +194,7 @@ class Unshared:
                 self._own[name] = self._own_tuples(name, arrived)
             failed |= core.finish(self._own[name], {name: failures[name]} if name in failures else {})
         self._own = {}
-        self._batch, self._clocks = arrived.batch, arrived.clocks
+        self._batch, self._clocks = arrived.batch, arrived.clocks_since(self._clocks)
         self._registry = self._registry.paused(failed)
         self.report = BatchReport(arrived.batch, arrived.late, arrived.untimed, failed)
         return failed
