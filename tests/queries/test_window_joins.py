@@ -271,6 +271,35 @@ def test_what_waits_when_a_query_is_paused_gives_no_row_and_what_comes_meanwhile
     assert rows_by_batch(core, tables) == [[(3, 3, 7.0)]]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_others_have_the_streams_hold_changes_nothing_after_a_pause(restarts: bool) -> None:
+    """A tuple from before every window to come is neither in force then, nor can it fail the query again."""
+    window = "2 SECONDS PRECEDING AND CURRENT ROW"
+    texts = [
+        "SELECT t.px, last(q.bid) AS b " + AROUND.format(window).replace("EX", "IN"),
+        "SELECT t.px, sum(TRY_CAST(q.bid AS BIGINT) * 9223372036854775807) AS b " + AROUND.format(window),
+    ]
+    long = "SELECT t.px FROM trades t JOIN quotes q WITHIN 9999 SECONDS ON t.sym = q.sym"
+    found = []
+    for beside in ([], [long]):
+        core = market(*texts, *beside)
+        core.process(0, {"quotes": quotes(("A", 1, 0)), "trades": trades(("A", 1, 1, 0))})
+        core.process(1, {"quotes": quotes(("A", 3, 5), ("B", 1, 5), ("A", 1, 6)), "trades": trades(("C", 1, 1, 6))})
+        assert list(core.report.failures) == ["q1"]
+        core.apply([Pause("q0")])
+        core.process(2, {"quotes": quotes(("C", 1, 10)), "trades": trades(("C", 1, 1, 10))})
+        core.apply([Resume("q0"), Resume("q1")])
+        given = {"quotes": quotes(("C", 1, 60)), "trades": trades(("A", 1, 1, 20), ("C", 2, 1, 20), ("B", 3, 1, 20))}
+        rows = []
+        for batch, tables in enumerate((given, {"quotes": quotes(("C", 1, 70))}), 3):
+            core = restarted(core) if restarts else core
+            results = core.process(batch, tables)
+            assert not core.report.failures
+            rows += [results[name].to_pylist() for name in ("q0", "q1")]
+        found.append(rows)
+    assert found[0] == found[1] and {"px": 2.0, "b": 1.0} in found[0][0] and {"px": 1.0, "b": None} in found[0][0]
+
+
 def test_the_streams_hold_what_a_window_can_need_and_the_tuples_in_force() -> None:
     core = market(
         "SELECT t.qty, last(q.bid) AS bid " + AROUND.format("2 SECONDS PRECEDING AND CURRENT ROW").replace("EX", "IN")

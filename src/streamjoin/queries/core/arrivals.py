@@ -128,6 +128,8 @@ class Arrived:
     """Whether a restart computes it again; a batch of changes alone is not, and may give no row."""
     progress: StreamProgress | None = None
     """How far the streams are after it, where `clocks` are those of a part of their tuples."""
+    before: StreamProgress | None = None
+    """How far they were before it, likewise."""
     filed_aside: Mapping[str, Aside] = field(default_factory=dict)
     """What tasks set aside, which has files of its own."""
 

@@ -183,8 +183,11 @@ class WindowJoin:
 
     # A batch ------------------------------------------------------------------------------------------------------
 
-    def begin(self, state: object, held: HeldTuples | None, right: StoredStream, bounds: Bounds) -> None:
-        """Take in what has come; `state` is what the batch begins with, and `held` the tuples in force in it."""
+    def begin(self, state: object, held: HeldTuples | None, right: StoredStream, bounds: Bounds, since: int) -> None:
+        """Take in what has come; `state` is what the batch begins with, and `held` the tuples in force in it.
+
+        Of older tuples than `since` only those that are held count.
+        """
         before, after = self._states
         if self._cache is None or (state is not after and state is not before):
             self._cache, self._undo = self._anew(right), None
@@ -192,7 +195,7 @@ class WindowJoin:
             self._undo()
         cache = self._cache
         self._undo, self._states = cache.saved(), (state, None)
-        self._take_in(cache, held, right, bounds.right)
+        self._take_in(cache, held, right, bounds.right, since)
 
     def end(self, state: object) -> None:
         """The batch leads to this state."""
@@ -220,13 +223,17 @@ class WindowJoin:
         numbered = [found[Column("s", str(number))] for number in range(len(self.rule.aggregates))]
         return pa.Table.from_arrays(numbered, schema=self.schema), sizes
 
+    def start(self, oldest: int) -> int:
+        """The earliest time that a window of left tuples from `oldest` on has."""
+        return max(NEVER, oldest - self.rule.before)
+
     def in_force(self, held: HeldTuples | None, right: StoredStream, oldest: int) -> HeldTuples | None:
         """The tuples in force before every window of left tuples from `oldest` on; None if they do not count.
 
         Raises:
             InputError: there are too many keys.
         """
-        cache, start = self._known, max(NEVER, oldest - self.rule.before)
+        cache, start = self._known, self.start(oldest)
         if held is not None:
             end = max(cache.noted, int(np.searchsorted(cache.side.ticks, start)))
             ids, ticks = (values[cache.noted : end] for values in (cache.ids.values, cache.side.ticks))
@@ -270,9 +277,9 @@ class WindowJoin:
         cache.room = max(_LEAST_STORED, 3 * sum(run.n for run in right.runs))
         return cache
 
-    def _take_in(self, cache: _TakenIn, held: HeldTuples | None, right: StoredStream, until: int) -> None:
+    def _take_in(self, cache: _TakenIn, held: HeldTuples | None, right: StoredStream, until: int, since: int) -> None:
         """Take in the tuples up to a time; where nothing was taken in yet, those in force, too."""
-        fresh = self._selected(right, cache.end)
+        fresh = self._selected(right, cache.end, since)
         is_new, cache.end = cache.end == NEVER, right.ticks.end
         if is_new and held is not None:
             fresh = fresh[~np.isin(right.ids_of(fresh), held.ids)]
@@ -282,18 +289,24 @@ class WindowJoin:
         new = HeldTuples(right.ids_of(numbers), right.ticks.at(numbers), _rows(right, self._columns, numbers))
         cache.append(self.nothing.joined_by(new) if held is None or not is_new else held.joined_by(new))
 
-    def _selected(self, right: StoredStream, first: int) -> Array:
-        """The numbers of the tuples from `first` on that the query selects."""
+    def _selected(self, right: StoredStream, first: int, since: int) -> Array:
+        """The numbers of the tuples from `first` on that the query selects.
+
+        Of what was there before, a stream may hold more for other queries than this one can need: nothing must depend
+        on that.
+        """
         conditions = [predicate.condition for predicate in self._query.selection(self._step.right)]
         found: list[Array] = [np.empty(0, np.int64)]
         for bucket in right.missing(max(first, right.first)):
             if bucket.batch < self._created:
                 continue
             numbers = np.arange(bucket.first, bucket.end)
-            chosen = np.ones(bucket.n, np.bool_)
+            is_new = first != NEVER
+            if not is_new:
+                numbers = numbers[right.ticks.at(numbers) >= since]
+            chosen = np.ones(numbers.size, np.bool_)
             for condition in conditions:
                 # Of a batch that has just come others that select from the stream ask the same.
-                is_new = first != NEVER
                 chosen &= bucket.mask(condition) if is_new else _truth(condition, right, numbers)
             found.append(numbers[chosen])
         return np.concatenate(found)
@@ -325,8 +338,12 @@ class WindowJoins:
         held: Mapping[str, HeldTuples],
         streams: Mapping[str, StoredStream],
         bound: Callable[[str], int],
+        bound_before: Callable[[str], int],
     ) -> WindowRows:
-        """What comes out of the left tuples that wait, in a batch that begins with `state`; `end` says how it ends."""
+        """What comes out of the left tuples that wait, in a batch that begins with `state`; `end` says how it ends.
+
+        `bound` is how far a stream is after the batch, `bound_before` how far it was.
+        """
         bounds = {alias: Bounds(bound(self._anchor), bound(self._streams[alias])) for alias in self._joins}
         decided = np.ones(left.numbers.size, np.bool_)
         for alias, join in self._joins.items():
@@ -334,14 +351,11 @@ class WindowJoins:
         places = np.flatnonzero(decided)
         places = places[np.lexsort((left.numbers[places], left.ticks[places]))]
         chosen = left.take(places)
-        # Left tuples to come are not before this, nor are those that wait, for the end of any of their windows.
-        oldest = min(
-            min(bounds[alias].left, bounds[alias].right - join.rule.after) for alias, join in self._joins.items()
-        )
+        oldest, oldest_before = self._oldest(bound), self._oldest(bound_before)
         kept, found, after = np.ones(places.size, np.bool_), {}, {}
         for number, (alias, join) in enumerate(self._joins.items()):
             right = streams[self._streams[alias]]
-            join.begin(state, held.get(alias), right, bounds[alias])
+            join.begin(state, held.get(alias), right, bounds[alias], join.start(oldest_before))
             found[alias], sizes = join.aggregates(chosen, chosen.hopeless[:, number], streams)
             in_force = join.in_force(held.get(alias), right, oldest)
             if in_force is not None:
@@ -354,6 +368,11 @@ class WindowJoins:
             for alias, table in found.items()
         }
         return WindowRows(places, numbers, summaries, after, sum(join.compared for join in self._joins.values()))
+
+    def _oldest(self, bound: Callable[[str], int]) -> int:
+        """Left tuples to come are not before this, nor are those that wait, for the end of any of their windows."""
+        ends = (bound(self._streams[alias]) - join.rule.after for alias, join in self._joins.items())
+        return min(bound(self._anchor), *ends)
 
     def end(self, state: object) -> None:
         """The batch leads to this state."""

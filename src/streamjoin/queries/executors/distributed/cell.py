@@ -103,6 +103,8 @@ class CellAssignment:
     """Whether the driver looks at the plan after this batch."""
     progress: StreamProgress | None = None
     """How far the streams are after this batch."""
+    before: StreamProgress | None = None
+    """How far they were before it."""
     waiting: tuple[WaitingTuples, ...] = ()
     """What waited in all cells after the batch before."""
     budget: EngineBudget = ANY_AMOUNT
@@ -473,7 +475,7 @@ class PlacementCell:
         lists = {name: bucket for name, bucket in assignment.fresh.items() if name in self.placement.routes}
         self.read = 0
         arrived = self._arrive(assignment.batch, lists, times, assignment.cells, whole_parts)
-        arrived = replace(arrived, progress=assignment.progress)
+        arrived = replace(arrived, progress=assignment.progress, before=assignment.before)
         self._core.limit(assignment.budget)
         outputs, failures = self._core.results(arrived)
         self._arrived = arrived

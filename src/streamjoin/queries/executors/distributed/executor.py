@@ -286,6 +286,7 @@ class CellRows:
             tuple(flushes),
             core.measures,
             arrived.clocks.progress,
+            state.clocks.progress,
             core.cells_waiting.of({name: entry.created for name, entry in queries.items()}),
             core.settings.engine_budget.shared_by(self.partitions),
         )
