@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import Stream
-from streamjoin.model.errors import BudgetExceededError
+from streamjoin.model.errors import BudgetExceededError, InputError
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
 from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
@@ -348,6 +348,17 @@ def test_a_batch_of_changes_alone_leaves_what_silence_decides_to_the_next(sharin
     core.finish(changes, {})
     assert core.time_to_idle() == 0
     assert core.process(2, {})["q"].to_pylist() == [{"a": 10, "b": None}]
+
+
+def test_what_waited_for_a_query_that_has_left_waits_no_more() -> None:
+    """A cell's share of it may run elsewhere now: it must not fail for what is not known here any more."""
+    core = opened(LEFT_JOIN)
+    rows_by_batch(core, {"l": [(1, 10, 0)]})
+    assert core.waiting.keys() == {"q"}
+    core.apply([Drop("q"), Create("inner", LEFT_JOIN.replace("LEFT ", ""))])
+    core.results(core.arrive(1, {}))
+    failures: dict[str, InputError] = {}
+    assert not core.waiting and not core.waiting_by_ids(failures) and not failures
 
 
 def test_a_late_tuple_gives_no_row() -> None:

@@ -516,6 +516,7 @@ class Shared:
         """The rows of a batch, where `outputs` has what the parts of queries found."""
         failed, state = self._of_members(failures), self._state
         rows = {**self._silence(failed), **outputs}
+        self._waiting = arrived.batch, {}
         if self._kinds or state.registry.feeds:
             self._completed(arrived, rows, failed)
         for name, entry in state.registry.queries.items():
