@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamjoin.adhoc import CallbackSink, Engine, MemorySink, Settings, Stream
-from streamjoin.queries.core import row_lists
+from streamjoin.queries.core import outputs, row_lists
 from streamjoin.queries.core.changes import Create, Drop
 from streamjoin.queries.core.row_lists import ListedRows, RowList
 from streamjoin.queries.core.stored_stream import HeldColumn
@@ -100,6 +103,45 @@ def test_only_the_rows_that_a_sink_takes_are_gathered(tmp_path: Path, monkeypatc
         engine.create(PAIRS, "all", sink=CallbackSink(lambda _, rows: taken.append(rows)))
         engine.push_all({"l": _rows(100, at=9), "r": _rows(100, at=9)})
     assert sum(table.num_rows for table in taken) == 10_000 and max(gathered) == 10_000
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["gathered together", "each its own"])
+def test_a_sink_holds_its_own_rows_and_nothing_else(monkeypatch: pytest.MonkeyPatch, together: bool) -> None:
+    """One may hang for hours, or keep what it is given: not the streams, nor the rows of other queries."""
+    if not together:
+        monkeypatch.setattr(row_lists, "_TOGETHER", 0)
+    made: list[weakref.ref[row_lists.DealtRows]] = []
+
+    class Noted(row_lists.DealtRows):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(outputs, "DealtRows", Noted)
+    go = threading.Event()
+    kept: dict[str, list[pa.Table]] = {"slow": [], "computed": [], "union": []}
+
+    def sink(name: str) -> CallbackSink:
+        def keep(_: int, rows: pa.Table) -> None:
+            kept[name].append(rows)
+            assert go.wait(60)
+
+        return CallbackSink(keep)
+
+    one = PAIRS + " WHERE x.p = 3 AND y.p = 4"
+    with Engine(settings=Settings(sink_patience=0.05)) as engine:
+        for stream in _streams():
+            engine.register(stream.name, schema=SCHEMA, time="t")
+        engine.create(PAIRS, "many", sink=MemorySink(limit=10))
+        engine.create(one, "slow", sink=sink("slow"))
+        engine.create(one.replace("y.p AS b", "y.p + 1 AS b"), "computed", sink=sink("computed"))
+        engine.create(f"{one} UNION ALL {one}", "union", sink=sink("union"))
+        engine.push_all({"l": _rows(300), "r": _rows(300)})
+        gc.collect()
+        assert made and not [one for one in made if one() is not None]
+        go.set()
+    assert {name: tables[0].num_rows for name, tables in kept.items()} == {"slow": 1, "computed": 1, "union": 2}
+    assert all(tables[0].get_total_buffer_size() < 1 << 12 for tables in kept.values())
 
 
 def _rows(n: int, at: int = 0) -> pa.Table:

@@ -32,7 +32,7 @@ from streamjoin.queries.core.shared import failure_of
 from streamjoin.queries.engine.executor import pause_after
 from streamjoin.queries.engine.figures import Passage, RunningQuery
 from streamjoin.queries.engine.journal import Journal
-from streamjoin.queries.sinks.base import FiledRows, Writer
+from streamjoin.queries.sinks.base import FiledRows, Writer, own_rows
 
 WRITERS: Final = 4
 """Threads that write at the same time; those that hang are not counted."""
@@ -467,16 +467,16 @@ class Deliveries:
             gathering = [(queue, _gathered(queue)) for queue in due if queue.pause]
             due = [queue for queue in due if not queue.pause]
             batch = min((queue.head() for queue in due), default=-1)
-            parts = [(queue, queue.waiting[batch].rows) for queue in due if queue.head() == batch]
-            filed = int(any(getattr(rows, "files_go", False) for _, rows in parts))
+            due = [queue for queue in due if queue.head() == batch]
+            filed = int(any(getattr(queue.waiting[batch].rows, "files_go", False) for queue in due))
             self._read[batch] += filed
         try:
             for queue in closing:
                 close_writer(queue.writer, queue.name)
                 queue.closed.set()
-            for queue, group in gathering:
-                self._write_alone(queue, group)
-            self._write(batch, parts)
+            for queue, batches in gathering:
+                self._write_alone(queue, batches)
+            self._write(batch, due)
         finally:
             with self._changed:
                 self._read[batch] -= filed
@@ -489,46 +489,58 @@ class Deliveries:
         with self._changed:
             return min(self._read, default=None)
 
-    def _write(self, batch: int, parts: Sequence[tuple[SinkQueue, Rows | None]]) -> None:
+    def _write(self, batch: int, queues: Sequence[SinkQueue]) -> None:
         """Write a batch to the sinks of a lane, together if there are several."""
-        if len(parts) > 1:
+        if len(queues) > 1:
             try:
-                for queue, _ in parts:
+                for queue in queues:
                     queue.entry.writing_since = time.monotonic()
-                together = [(queue.opened, self._read_rows(queue, batch, rows)) for queue, rows in parts]
-                together[0][0].write_all(batch, together)
+                together = [(queue.opened, rows) for queue in queues for _, rows in self._read_rows(queue, [batch])]
+                if together:
+                    together[0][0].write_all(batch, together)
             except Exception:
                 # One of them is the reason: each is tried on its own, and may send its rows twice.
-                _log.info("queries %s can't be written together", [queue.name for queue, _ in parts], exc_info=True)
+                _log.info("queries %s can't be written together", [queue.name for queue in queues], exc_info=True)
             else:
-                for queue, _ in parts:
+                for queue in queues:
                     self._taken(queue, batch)
                 return
-        for queue, rows in parts:
-            self._write_alone(queue, [(batch, rows)])
+        for queue in queues:
+            self._write_alone(queue, [batch])
 
-    def _write_alone(self, queue: SinkQueue, group: Sequence[tuple[int, Rows | None]]) -> None:
+    def _write_alone(self, queue: SinkQueue, group: Sequence[int]) -> None:
         """Write a batch to a sink, or several to one that gathers."""
         try:
             queue.entry.writing_since = time.monotonic()
-            batches = [(batch, self._read_rows(queue, batch, rows)) for batch, rows in group]
-            if queue.pause:
+            batches = self._read_rows(queue, group)
+            if queue.pause and batches:
                 queue.opened.write_batches(batches)
-            else:
+            elif batches:
                 queue.writer.write(*batches[0])
         except BaseException as error:
             # Also what a function raises to end a program: it ends no thread of ours.
             self._failed(queue, error)
             return
-        for batch, _ in group:
+        for batch in group:
             self._taken(queue, batch, waited=len(group) > 1)
 
-    def _read_rows(self, queue: SinkQueue, batch: int, rows: Rows | None) -> Rows:
-        """Rows as a writer takes them."""
-        if rows is None:
-            return self._journal.read_undelivered(queue.name, batch)
-        takes_files = getattr(queue.opened, "takes_files", False) and not isinstance(rows, RowList)
-        return rows if takes_files else self._loaded(rows)
+    def _read_rows(self, queue: SinkQueue, batches: Iterable[int]) -> list[tuple[int, Rows]]:
+        """The rows of batches as a writer takes them, without those that are forgotten because the query is dropped.
+
+        A writer may hang: what it is given holds on to no other rows.
+        """
+        found: list[tuple[int, Rows]] = []
+        for batch in batches:
+            with self._changed:
+                one = queue.waiting.get(batch)
+                rows = None if one is None else one.rows
+            if isinstance(rows, pa.Table | RowList):
+                found.append((batch, own_rows(read(rows))))
+            elif rows is not None:
+                found.append((batch, rows if getattr(queue.opened, "takes_files", False) else self._loaded(rows)))
+            elif one is not None:
+                found.append((batch, self._journal.read_undelivered(queue.name, batch)))
+        return found
 
     def _taken(self, queue: SinkQueue, batch: int, waited: bool = False) -> None:
         """Note that the sink has the rows; those that `waited` for others say nothing of how fast it is."""
@@ -580,15 +592,15 @@ def _due_times(queues: Sequence[SinkQueue]) -> dict[SinkQueue, float]:
     return times
 
 
-def _gathered(queue: SinkQueue) -> list[tuple[int, Rows | None]]:
+def _gathered(queue: SinkQueue) -> list[int]:
     """The batches that become one file: all that wait, as far as that is not too much."""
     size = 0
-    group: list[tuple[int, Rows | None]] = []
+    group: list[int] = []
     for batch, one in sorted(queue.waiting.items()):
         size += one.nbytes
         if group and size > _LARGE:
             break
-        group.append((batch, one.rows))
+        group.append(batch)
     return group
 
 

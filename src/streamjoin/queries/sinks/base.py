@@ -177,6 +177,14 @@ class PackedRows:
         return pa.Table.from_batches(batches, self._schema)
 
 
+def own_rows(rows: pa.Table) -> pa.Table:
+    """Rows that hold on to little else: whoever takes them may keep them."""
+    held = rows.get_total_buffer_size()
+    return rows if held <= _SHARED or held <= 2 * rows.nbytes else PackedRows(rows).table()
+
+
+_SHARED: Final = 1 << 18
+"""Up to so many bytes of the rows of other queries of a batch may be held by those of one."""
 _OVERHEAD: Final = 1024
 """Bytes of the objects around the rows of a batch, which count where batches are small."""
 PAGE_BYTES: Final = 1 << 20
