@@ -12,6 +12,7 @@ from streamjoin.adhoc import Engine, Settings, Stream
 from streamjoin.model.errors import BudgetExceededError, QueryError
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
+from streamjoin.queries.core.row_lists import RowList
 from streamjoin.queries.core.unshared import open_core
 from streamjoin.queries.language.plan import MAX_BRANCHES
 from streamjoin.queries.language.sql import parse
@@ -91,6 +92,27 @@ def test_a_select_over_its_budget_fails_all_of_it_alone(sharing: Any) -> None:
     # Its SELECTs have one budget together.
     assert not core.process(2, tables({"quotes": [("b", 7, 5), ("d", 7, 6)]}))["over"].num_rows
     assert "2 rows a batch: 3 at" in str(core.report.failures["over"])
+
+
+def test_rows_that_cannot_be_put_together_fail_that_query_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = open_core(STREAMS)
+    text = "SELECT t.sym AS bad, q.bid FROM trades t JOIN quotes q WITHIN 3 UNITS ON t.sym = q.sym"
+    core.apply([Create("bad", f"{text} UNION ALL {BRANCHES[0]}"), Create("good", UNION)])
+    table = RowList.table
+
+    def injected(self: RowList) -> pa.Table:
+        if "bad" in self.schema.names:
+            raise ValueError("injected")
+        return table(self)
+
+    monkeypatch.setattr(RowList, "table", injected)
+    rows = core.process(0, tables(BATCHES[0]))
+    assert list(core.report.failures) == ["bad"] and "injected" in str(core.report.failures["bad"])
+    assert not rows["bad"].num_rows and rows["good"].num_rows
+    assert core.queries["bad"].paused and not [name for name in core.snapshot().kinds if name.startswith("bad")]
+    monkeypatch.undo()
+    core.apply([Resume("bad")])
+    assert core.process(1, tables({"quotes": [("a", 7, 4)]}))["bad"].num_rows
 
 
 @pytest.mark.parametrize("cells", [1, 3])

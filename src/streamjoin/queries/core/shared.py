@@ -521,12 +521,18 @@ class Shared:
             self._completed(arrived, rows, failed)
         for name, entry in state.registry.queries.items():
             if entry.query.union:
-                usage = (taken for one, taken in self.usage().items() if query_name(one) == name)
-                over = exceeded_together(entry.budget, list(usage))
-                failed |= {} if over is None or name in failed else {name: over}
-                found = [read(own) for branch in entry.branches if (own := rows.pop(branch, None)) is not None]
-                silent = entry.paused or name in failed or not found
-                rows[name] = entry.query.schema.empty_table() if silent else pa.concat_tables(found)
+                found = [own for branch in entry.branches if (own := rows.pop(branch, None)) is not None]
+                rows[name] = entry.query.schema.empty_table()
+                try:
+                    usage = (taken for one, taken in self.usage().items() if query_name(one) == name)
+                    over = exceeded_together(entry.budget, list(usage))
+                    failed |= {} if over is None or name in failed else {name: over}
+                    if found and not entry.paused and name not in failed:
+                        rows[name] = pa.concat_tables([read(own) for own in found])
+                except MemoryError:
+                    raise
+                except Exception as error:
+                    failed[name] = failure_of(error)
         return rows, failed
 
     def _completed(self, arrived: Arrived, rows: dict[str, ListedRows], failed: dict[str, InputError]) -> None:
