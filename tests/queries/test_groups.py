@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +18,16 @@ from streamjoin.model.errors import BudgetExceededError, InputError
 from streamjoin.model.plain_types import storage_type
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
-from streamjoin.queries.core.groups.feeds import GroupStore, stores_of, unpacked_waiting
+from streamjoin.queries.core.groups.feeds import GroupState, GroupStore, stores_of, unpacked_waiting
 from streamjoin.queries.core.kinds import joined_states
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.unshared import open_core
 from streamjoin.queries.engine.journal import MemoryJournal
 from streamjoin.queries.engine.loop import Attempt
+from streamjoin.queries.executors.distributed.executor import CellRows
+from streamjoin.queries.executors.distributed.outputs import RowPool
+from streamjoin.queries.sinks.base import MemorySink, capabilities
 from tests.oracles import groups_oracle as oracle
 from tests.oracles.groups_oracle import Life, Meaning
 from tests.queries.cell_grid import Grid
@@ -299,6 +303,40 @@ def test_a_query_that_fails_in_a_cell_or_has_too_many_groups_fails_alone(tmp_pat
     grid.batch(1, {"a": tuples((20, "p"))})
     assert grid.grouped["good"].to_pylist() == [{"window_end": 10, "k": "p", "n": 4}]
     assert not grid.failures and grid.core.queries["bad"].paused and grid.core.queries["wide"].paused
+
+
+def test_what_fails_where_the_groups_of_cells_are_put_together_fails_its_query_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is open is written down after the rows went out: what can't be is known before."""
+
+    class Lost(SimpleNamespace):
+        @property
+        def able(self) -> Any:
+            raise ValueError("injected")
+
+    grid = Grid(tmp_path, STREAMS, 2, 1, lateness=0, future=None)
+    grid.core.apply([Create(name, COUNT) for name in ("good", "unwritten", "lost")])
+    grid.batch(0, {"a": tuples((1, "p"))})
+    entries: dict[str, Any] = {"good": SimpleNamespace(sink=MemorySink(), able=capabilities(MemorySink()))}
+    entries |= {"unwritten": entries["good"], "lost": Lost(sink=None)}
+    spark, journal = (
+        SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)),
+        SimpleNamespace(spool=str(tmp_path)),
+    )
+    rows = CellRows(spark, journal, None, grid.core, entries, RowPool())  # type: ignore[arg-type]
+    to_table = GroupState.to_table
+
+    def injected(self: GroupState, name: str) -> pa.Table:
+        if name == "unwritten":
+            raise ValueError("injected")
+        return to_table(self, name)
+
+    monkeypatch.setattr(GroupState, "to_table", injected)
+    failed: dict[str, InputError] = {}
+    (written,) = rows._grouped(grid.core.arrive(1, {"a": grid.read("a", 1, tuples((20, "p")))}), [], failed)
+    assert failed.keys() == {"unwritten", "lost"} and all("injected" in str(error) for error in failed.values())
+    assert written.counts == {"good": 1}
 
 
 def test_the_first_window_begins_after_all_that_came_before_the_create_and_the_reach_of_the_join() -> None:

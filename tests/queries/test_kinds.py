@@ -339,7 +339,8 @@ def test_silence_that_can_move_no_clock_asks_for_no_batch() -> None:
 def test_a_batch_of_changes_alone_leaves_what_silence_decides_to_the_next(sharing: Any) -> None:
     """It gives no row: if it moved the clocks, no later silence would, and what waits would wait for a tuple."""
     now = [0]
-    core = open_core([Stream(n, SCHEMA, "t") for n in "lr"], Settings(idle="1 second", sharing=sharing), lambda: now[0])
+    chosen = Settings(idle="1 second", sharing=sharing)
+    core: Any = open_core([Stream(n, SCHEMA, "t") for n in "lr"], chosen, lambda: now[0])
     core.apply([Create("q", LEFT_JOIN)])
     rows_by_batch(core, {"l": [(1, 10, 0), (2, 20, 20)], "r": [(9, 0, 0)]})
     now[0] = 5 * 10**9

@@ -545,8 +545,8 @@ class Shared:
             return FeedRows(feed.live.query, members, read(rows.pop(feed.name)))
 
         rows.update(self._grouped(arrived, waiting, failed, new_groups))
-        before, after = arrived.before or state.clocks.progress, arrived.progress or arrived.clocks.progress
-        now = BatchProgress(self._execution.streams, arrived.buckets, after, before)
+        progress = arrived.progress or arrived.clocks.progress
+        now = BatchProgress(self._execution.streams, arrived.buckets, progress, arrived.before or state.clocks.progress)
         for name, kinds in self._kinds.items():
             entry, query = state.registry.branches[name], query_name(name)
             # One that is paused, or left out, has found nothing.

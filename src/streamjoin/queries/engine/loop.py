@@ -149,6 +149,23 @@ class TableRows:
     waiting: Mapping[str, pa.Table]
 
 
+def packed_waiting(states: Mapping[str, WaitingState], failures: dict[str, InputError]) -> dict[str, pa.Table]:
+    """What waits as tables for a file; `failures` gets the queries for which that fails."""
+    packed: dict[str, pa.Table] = {}
+    for name, state in states.items():
+        try:
+            packed[name] = state.to_table(name)
+        except Exception as error:
+            failures[query_name(name)] = failure_of(error)
+    for store in stores_of(states):
+        try:
+            packed[store.key] = store.to_table()
+        except Exception as error:
+            members = [name for name, one in states.items() if isinstance(one, GroupState) and one.store is store]
+            failures |= dict.fromkeys(members, failure_of(error))
+    return packed
+
+
 class TableRowsOut(RowsOut[TableRows]):
     """Rows that this process computes from the tuples that it holds."""
 
@@ -180,19 +197,8 @@ class TableRowsOut(RowsOut[TableRows]):
 
     def _packed(self, lists: Mapping[str, ListedRows], failed: Mapping[str, InputError]) -> BatchRows[TableRows]:
         """Before any row goes out: a query of which what waits can't be written down has no rows of the batch."""
-        waiting: dict[str, pa.Table] = {}
         failures = dict(failed)
-        for name, state in self._core.waiting.items():
-            try:
-                waiting[name] = state.to_table(name)
-            except Exception as error:
-                failures[query_name(name)] = failure_of(error)
-        for store in stores_of(self._core.waiting):
-            try:
-                waiting[store.key] = store.to_table()
-            except Exception as error:
-                members = [n for n, s in self._core.waiting.items() if isinstance(s, GroupState) and s.store is store]
-                failures |= dict.fromkeys(members, failure_of(error))
+        waiting = packed_waiting(self._core.waiting, failures)
         counts = {name: rows.num_rows for name, rows in lists.items() if name not in failures}
         return BatchRows(counts, failures, TableRows(lists, waiting))
 

@@ -16,7 +16,7 @@ from streamjoin.queries.core.buckets import Bucket, IndexKey
 from streamjoin.queries.core.changes import Change, LiveQuery
 from streamjoin.queries.core.execution import Execution
 from streamjoin.queries.core.explain import Explanation, QueryCost
-from streamjoin.queries.core.groups.feeds import GroupFeed, JoinedGroups, PartialGroups
+from streamjoin.queries.core.groups.feeds import GroupFeed, JoinedGroups, PartialGroups, WaitingState
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared, ShareFigures, Snapshot
 from streamjoin.queries.executors.distributed.outputs import CellsWaiting
@@ -219,6 +219,11 @@ class DriverCore:
             return None
         with self._bounds:
             return time_to_idle(self.snapshot().clocks, self._planned.rules, self._reading)
+
+    @property
+    def waiting(self) -> Mapping[str, WaitingState]:
+        """The groups that are open after the batch that was computed last."""
+        return self._planned.waiting
 
     def finish(self, arrived: Arrived, failures: Mapping[str, InputError]) -> dict[str, InputError]:
         """Make a batch part of the state; what waits in cells holds its tuples."""

@@ -18,11 +18,12 @@ from streamjoin.queries.core.arrivals import Arrived
 from streamjoin.queries.core.budgets import exceeded_together
 from streamjoin.queries.core.changes import LiveQuery
 from streamjoin.queries.core.explain import TaskFigures
+from streamjoin.queries.core.shared import failure_of
 from streamjoin.queries.engine.executor import TaskReport
 from streamjoin.queries.engine.figures import RunningQuery
 from streamjoin.queries.engine.inbox import Inbox, SourceBatch
 from streamjoin.queries.engine.journal import Position
-from streamjoin.queries.engine.loop import BatchRows
+from streamjoin.queries.engine.loop import BatchRows, packed_waiting
 from streamjoin.queries.executors.distributed.cell import CellAssignment, CellResult, run_cell
 from streamjoin.queries.executors.distributed.driver_core import DriverCore
 from streamjoin.queries.executors.distributed.jobs import map_partitions, run_cells, task_reason
@@ -197,11 +198,19 @@ class CellRows:
     ) -> tuple[WrittenRows, ...]:
         """What cells wrote, and the rows of complete groups, written as if by one more cell."""
         rows = self._core.group(arrived, read_groups(cells), failed)
-        rows = {name: table for name, table in rows.items() if table.num_rows and name not in failed}
-        if not rows:
+        # A query of which the open groups can't be written down, once rows are out, has none.
+        packed_waiting(self._core.waiting, failed)
+        targets: dict[str, OutputTarget] = {}
+        for name, table in rows.items():
+            if table.num_rows and name not in failed:
+                try:
+                    targets[name] = self.target(name)
+                except Exception as error:
+                    failed[name] = failure_of(error)
+        if not targets:
             return tuple(cells)
-        targets = {name: self.target(name) for name in rows}
-        return (*cells, write_rows(rows, targets, arrived.batch, _DRIVER, self._journal.spool, failed))
+        chosen = {name: rows[name] for name in targets}
+        return (*cells, write_rows(chosen, targets, arrived.batch, _DRIVER, self._journal.spool, failed))
 
     def _running(self) -> list[str]:
         return [name for name, entry in self._core.queries.items() if not entry.paused]
