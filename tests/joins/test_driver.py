@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,11 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
+from streamjoin.joins.engine import calls
+from streamjoin.joins.engine.calls import Calls
 from streamjoin.windows.clock import GRACE
+from streamjoin.windows.workers import Workers
+from tests.pauses import functions_of
 
 SPEC = sj.JoinSpec(on=sj.Band("x", "a", 1), window=sj.CountWindow(3))
 
@@ -441,6 +447,48 @@ def test_threads_of_a_fixed_algorithm_stay_as_they_are() -> None:
             join.set_workers(2)
         with pytest.raises(sj.SpecError, match="from 1 to"):
             join.set_workers(0)
+
+
+def test_threads_change_while_a_call_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle, changed = Workers.settle, []
+
+    def settled(workers: Workers) -> None:
+        join.set_workers(3)
+        changed.append("broken" in repr(join))
+        settle(workers)
+
+    with sj.open(SPEC, "pim_parallel", 2, max_rows=3) as join:
+        join.push(left(1), right(1))
+        monkeypatch.setattr(Workers, "settle", settled)
+        with pytest.raises(sj.TooManyRowsError):
+            join.push(left(1, 1, 1, 1), None)
+        assert changed == [False]
+        assert join.push(left(1), None).num_rows == 1
+
+
+def test_a_push_may_begin_at_any_step_of_a_change_of_threads() -> None:
+    codes = functions_of(Calls)
+    with sj.open(SPEC, "pim_parallel", 2) as join:
+        join.push(left(1), right(1))
+        for step in range(8):
+            left_over = step
+
+            def line(frame: FrameType, event: str, arg: object) -> object:
+                nonlocal left_over
+                del arg
+                if event == "line" and frame.f_code in codes:
+                    left_over -= 1
+                    if left_over < 0:
+                        join._broken = calls._AT_WORK
+                return line
+
+            before = sys.gettrace()
+            sys.settrace(line)
+            try:
+                join.set_workers(2)
+            finally:
+                sys.settrace(before)
+                join._broken = None
 
 
 def test_metrics_tell_the_bytes_of_window_and_index_per_tuple() -> None:

@@ -48,7 +48,7 @@ _LEFT = (
     "the block ended with {} of the result not taken, of tuples that had waited for their turn: call close() "
     "inside the block and use the rows it returns, or give on_close= to open"
 )
-# The failure of a call that was neither completed nor undone.
+# The failure of a call that was neither completed nor undone, until another one is known.
 _AT_WORK = KeyboardInterrupt()
 _CALLS: weakref.WeakSet[Calls] = weakref.WeakSet()
 
@@ -300,7 +300,6 @@ class Calls(ABC):
             self._broken = None
             return result
         except BaseException as error:
-            self._broken = error
             try:
                 # What is undone may be a step with too many rows: the first Ctrl-C must not break the join there.
                 with Deferred():
@@ -310,6 +309,7 @@ class Calls(ABC):
                     self._broken = None
             except BaseException as another:
                 if self._broken is not None:
+                    self._broken = error
                     another.add_note("The call before it could not be undone: the join is broken.")
                 raise
             raise
@@ -341,22 +341,27 @@ class Calls(ABC):
         """`_check_usable` without the lock, while another call may be running."""
         if self._closed and not self._forked:
             raise StateError("this join is closed; open a new one")
-        if self._broken is not _AT_WORK:
-            self._check_whole()
+        # Read once: the next call may begin at any moment.
+        broken = self._broken
+        self._check_sound(None if broken is _AT_WORK else broken)
 
     def _check_whole(self) -> None:
         """Reject any call if the state is inconsistent or belongs to another process."""
+        self._check_sound(self._broken)
+
+    def _check_sound(self, broken: BaseException | None) -> None:
+        """`_check_whole`, with what has broken the join."""
         if self._forked:
             raise StateError(
                 "this join had threads, or was at work, when this process was forked, and a forked process has "
                 "neither; open a new join in it"
             )
-        if self._broken is not None:
-            reason = type(self._broken).__name__ + (f": {self._broken}" if str(self._broken) else "")
+        if broken is not None:
+            reason = type(broken).__name__ + (f": {broken}" if str(broken) else "")
             raise StateError(
                 f"this join was broken by {reason}: a call did not come to its end and could not be undone; "
                 "open a new one"
-            ) from self._broken
+            ) from broken
 
     def _check_read(self) -> None:
         """Reject a call if rows of the previous call are unread."""
