@@ -272,7 +272,6 @@ MISTAKES = [
     ('"5 seconds", { time = "1 minute" }', '"5 seconds"', 27, "a left and a right one, not 1"),
     ('time = "ts"\n', "", 25, "a time window needs a time column"),
     ('lateness = "2 seconds"', "lateness = 1.5", 29, "text or a whole number, not a number"),
-    ('lateness = "2 seconds"', 'how = "left"\nself_join = true', 29, "is not for a self-join"),
     ('lateness = "2 seconds"', 'match = { direction = "behind" }', 29, "direction"),
     ('lateness = "2 seconds"', "match = { tolerance = 2.5 }", 29, "tolerance"),
     ('lateness = "2 seconds"', 'match = { tolerance = "2 seconds" }', 27, "an as-of join has no window"),
@@ -358,6 +357,28 @@ def test_several_mistakes_in_one_table(tmp_path: Path) -> None:
     )
     with pytest.raises(sj.PipelineFileError, match=r"^3 mistakes:\n.*line 26: .*\n.*line 28: time is.*\n.*line 29: "):
         read(tmp_path, text.replace("[join]", "[join]\n\n").replace("[join]\n\n\n", "[join]\n"))
+
+
+def test_two_mistakes_of_a_self_join(tmp_path: Path) -> None:
+    words = r"line 17: a self-join has one stream.*\n.*line 29: how='left' is not for a self-join"
+    with pytest.raises(sj.PipelineFileError, match=words):
+        read(tmp_path, WHOLE.replace('lateness = "2 seconds"', 'how = "left"\nself_join = true'))
+
+
+def test_a_mistake_that_no_example_mends_hides_no_other_part(tmp_path: Path) -> None:
+    """A join without a time is wrong as a whole; trigger, source and sink are told beside it."""
+    text = (
+        WHOLE.replace('time = "ts"', "# nothing")
+        .replace('"10 seconds"', '"often"')
+        .replace("[source.left]", "[source.lfet]")
+    )
+    with pytest.raises(sj.PipelineFileError) as caught:
+        read(tmp_path, text.replace('topic = "matches"', "topic = 5"))
+    told = str(caught.value)
+    assert told.startswith("4 mistakes:\n"), told
+    assert all(
+        words in told for words in ("'often'", "'lfet'; did you mean 'left'?", "needs a time column", "topic is")
+    ), told
 
 
 @pytest.mark.parametrize("path", ["out/checkpoint", "out/checkpoint/matches/", "./out/other/../checkpoint/x", "file:"])

@@ -157,6 +157,14 @@ def test_a_mistake_names_its_line_and_the_fix(tmp_path: Path, before: str, after
     assert number == pytest.approx(text[: at + 1].count("\n") + 1, abs=6)
 
 
+def test_a_token_that_is_too_short_hides_no_other_mistake(tmp_path: Path) -> None:
+    text = TEMPLATE.replace('# token = "${MY_TOKEN}"  ', 'token = "short"  ').replace(
+        'path = "streamjoin-out', 'paht = "out'
+    )
+    with pytest.raises(PipelineFileError, match=r"^2 mistakes:\n.*at least 16 characters.*\n.*did you mean 'path'"):
+        read(tmp_path, text)
+
+
 def test_variables_override_and_add(tmp_path: Path) -> None:
     config = read(
         tmp_path,

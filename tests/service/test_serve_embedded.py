@@ -17,9 +17,10 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from streamjoin.model.errors import PipelineFileError
 from streamjoin.queries.sources.described import described_source
 from streamjoin.service.config_file import read_config
-from streamjoin.service.launch import launch
+from streamjoin.service.launch import check_streams, launch
 from tests.cli.commands import run
 from tests.queries.looped import read_back
 from tests.service.processes import LISTENING, Process, running
@@ -168,6 +169,13 @@ def test_what_is_wrong_in_the_file_is_told_with_its_line(
     done = run(capsys, monkeypatch, "serve", str(file), "--check")
     assert done.code == 2
     assert re.search(told, done.err), done.err
+
+
+def test_every_wrong_stream_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "streamjoin.toml"
+    file.write_text(FILE.replace('time = "ts"', 'time = "at"'))
+    with pytest.raises(PipelineFileError, match=r"^2 mistakes:\n.*'trades' has no time.*\n.*'quotes' has no time"):
+        check_streams(read_config(file, {}))
 
 
 @pytest.mark.spark

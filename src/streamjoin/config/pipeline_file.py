@@ -29,7 +29,7 @@ from streamjoin.config.pipeline import (
     PipelineSource,
     Trigger,
 )
-from streamjoin.config.table import ConfigTable, read_storage, read_toml, read_whole
+from streamjoin.config.table import ConfigTable, read_parts, read_storage, read_toml, read_whole
 from streamjoin.model import durations
 from streamjoin.model.asof import AsOf
 from streamjoin.model.errors import SpecError
@@ -285,31 +285,26 @@ def read_pipeline(file: Path) -> Pipeline:
 def _pipeline(file: Path, top: ConfigTable) -> Pipeline:
     top.only(*_TOP)
     here = file.resolve().parent
-    join = _part(top, "join", "[join] with on and window")
-    spec, settings = read_join(join, place_in(join, "late", 'late = "out/late"', here))
-    tables = _source_tables(_part(top, "source", "[source.left] and [source.right]"), spec.self_join)
-    sources = {name: read_source(source_table, here) for name, source_table in tables.items()}
-    table = _part(top, "sink", '[sink] with format = "parquet"')
-    sink = _sink(table, here)
+    (join, spec, settings), (tables, sources), (table, sink), outermost, started, storage = read_parts(
+        partial(_join, top, here),
+        partial(_sources, top, here),
+        partial(_sink_of, top, here),
+        partial(_outermost, top, here),
+        lambda: read_spark(top.table("spark") or top.below({}, "spark")),
+        partial(read_storage, top),
+    )
     checkpoint = _checkpoint(top, sink, here)
     if checkpoint is not None:
         refuse_inside(table, "path", sink.path, checkpoint)
         refuse_inside(join, "late", settings.late, checkpoint)
         for name_, source in sources.items():
             refuse_inside(tables[name_], "malformed", source.malformed, checkpoint)
-    settings = replace(settings, partitions=read_partitions(top), most_partitions=_most_partitions(top))
-    progress = place_in(top, "progress", 'progress = "out/progress.jsonl"', here)
-    if progress is not None and _SCHEME.match(progress):
-        top.wrong(f"progress = {progress!r}: metrics must go to a local file", "progress")
-    trigger = read_trigger(top)
+    trigger, name, progress, numbers = outermost
+    settings = replace(settings, **numbers)
     if settings.end_of_input and not trigger.available_now:
         join.fail('end_of_input = true ends the input with a backlog: add trigger = "available now"', "end_of_input")
     if settings.end_of_input and sink.format == "memory":
         join.fail("end_of_input = true needs a sink that continues from a checkpoint, not memory", "end_of_input")
-    name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
-    spark = top.table("spark")
-    started = read_spark(spark) if spark else {}
-    storage = read_storage(top)
     top.finish()
     lines = {"join": join.line(), "sink": table.line(), "checkpoint": top.line("checkpoint")}
     parts = ("time", "columns", "window", "match", "summary", "lateness", "late")
@@ -336,6 +331,32 @@ def _pipeline(file: Path, top: ConfigTable) -> Pipeline:
         storage=storage,
         **started,
     )
+
+
+def _join(top: ConfigTable, here: Path) -> tuple[ConfigTable, JoinSpec, JoinSettings]:
+    join = _part(top, "join", "[join] with on and window")
+    return join, *read_join(join, place_in(join, "late", 'late = "out/late"', here))
+
+
+def _sources(top: ConfigTable, here: Path) -> tuple[dict[str, ConfigTable], dict[str, PipelineSource]]:
+    self_join = isinstance(join := top.values.get("join"), dict) and join.get("self_join") is True
+    tables = _source_tables(_part(top, "source", "[source.left] and [source.right]"), self_join)
+    read = read_parts(*(partial(read_source, table, here) for table in tables.values()))
+    return tables, dict(zip(tables, read, strict=True))
+
+
+def _outermost(top: ConfigTable, here: Path) -> tuple[Trigger, str, str | None, dict[str, Any]]:
+    progress = place_in(top, "progress", 'progress = "out/progress.jsonl"', here)
+    if progress is not None and _SCHEME.match(progress):
+        top.wrong(f"progress = {progress!r}: metrics must go to a local file", "progress")
+    name = top.text("name", 'name = "trades near quotes"') or "streamjoin"
+    numbers = {"partitions": read_partitions(top), "most_partitions": _most_partitions(top)}
+    return read_trigger(top), name, progress, numbers
+
+
+def _sink_of(top: ConfigTable, here: Path) -> tuple[ConfigTable, PipelineSink]:
+    table = _part(top, "sink", '[sink] with format = "parquet"')
+    return table, _sink(table, here)
 
 
 def refuse_inside(table: ConfigTable, key: str, place: str | None, checkpoint: str) -> None:

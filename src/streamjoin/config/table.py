@@ -3,7 +3,8 @@
 Every key must be read: `finish` rejects keys that were not, and suggests the nearest known name. For required keys
 `only` is called first, so that a misspelt key is not reported as missing.
 
-A reader stops at the first mistake. `read_whole` mends it, reads again, and so finds the others.
+A reader stops at the first mistake of each part (`read_parts`). `read_whole` mends these, reads again, and so finds the
+others.
 
 The table `[storage]` is read here, because pipeline and service files both have it.
 """
@@ -51,11 +52,20 @@ class FileMistake(PipelineFileError):  # noqa: N818 - users know it as its base
         `example` has a value that is right, `meant` is the key that a wrong name may stand for.
         """
         super().__init__(text)
+        self.mistakes: Sequence[FileMistake] = (self,)
         self.path, self.line = (*table.path, *keys), table.line(*keys)
         self.table = table.path
         self.about, self.example = about if keys else "missing", example
         # The tables of which a part may be missing now.
         self.around = {self.table} if meant is None else {self.table, (*self.table, meant)}
+
+
+class FileMistakes(PipelineFileError):  # noqa: N818 - as its parts
+    """The first mistake of each of several parts."""
+
+    def __init__(self, mistakes: Sequence[FileMistake]) -> None:
+        super().__init__("\n".join(map(str, mistakes)))
+        self.mistakes = mistakes
 
 
 class ConfigTable:
@@ -268,32 +278,53 @@ def read_whole(top: ConfigTable, read: Callable[[ConfigTable], _Made]) -> _Made:
     while True:
         try:
             made = read(top.below(values))
-        except FileMistake as mistake:
-            # Without the wrong item a list would be another one.
-            path = mistake.path
-            while path and isinstance(path[-1], int):
-                path = path[:-1]
-            follows = {
-                "value": False,
-                "name": mistake.table in changed,
-                "missing": mistake.table in touched,
-                "values": bool(touched),
-            }
-            if path not in mended and not follows[mistake.about]:
-                mistakes.append(mistake)
-            # Left out, then an example in its place: more does not help.
-            if mended[path] > 1 or not _mend(values, path, mistake.example):
-                break
-            mended[path] += 1
-            touched |= mistake.around
-            if mistake.about != "name":
-                changed.add(mistake.table)
+        except (FileMistake, FileMistakes) as wrong:
+            found = wrong.mistakes
         else:
             if not mistakes:
                 return made
             break
+        # What was mended before this reading, and the tables in which a mistake may only follow from that.
+        before, untouched, mending = set(mended), not touched, False
+        follows = {"value": set[KeyPath](), "name": set(changed), "missing": set(touched)}
+        for mistake in found:
+            # Without the wrong item a list would be another one.
+            path = mistake.path
+            while path and isinstance(path[-1], int):
+                path = path[:-1]
+            new = untouched if mistake.about == "values" else mistake.table not in follows[mistake.about]
+            if path not in before and new:
+                mistakes.append(mistake)
+            # Left out, then an example in its place: more does not help.
+            mended[path] += 1
+            if mended[path] > 2 or not _mend(values, path, mistake.example):
+                continue
+            mending = True
+            touched |= mistake.around
+            if mistake.about != "name":
+                changed.add(mistake.table)
+        if not mending:
+            break
     mistakes.sort(key=lambda mistake: mistake.line)
     raise together(mistakes)
+
+
+def read_parts(*reads: Callable[[], Any]) -> list[Any]:
+    """What each of the readers gives, which read parts of a file that have nothing to do with each other.
+
+    Raises:
+        FileMistakes: some parts are wrong; it has the first mistake of each.
+    """
+    made: list[Any] = []
+    mistakes: list[FileMistake] = []
+    for read in reads:
+        try:
+            made.append(read())
+        except (FileMistake, FileMistakes) as wrong:
+            mistakes += wrong.mistakes
+    if mistakes:
+        raise FileMistakes(mistakes)
+    return made
 
 
 def together(mistakes: Sequence[PipelineFileError]) -> PipelineFileError:

@@ -24,9 +24,9 @@ from streamjoin.config.pipeline_file import (
     read_trigger,
     refuse_inside,
 )
-from streamjoin.config.table import ConfigTable, read_storage, read_toml, read_whole
+from streamjoin.config.table import ConfigTable, read_parts, read_storage, read_toml, read_whole
 from streamjoin.model import durations
-from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig
+from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, StreamConfig, check_token
 from streamjoin.service.routes.models import NAME
 
 _SINKS: Final = ("parquet", "kafka", "delta", "iceberg")
@@ -78,20 +78,20 @@ def _config(file: Path, top: ConfigTable) -> ServiceConfig:
     top.only("service", "engine", "limits", "streams", "sinks", "spark", "storage")
     here = file.resolve().parent
     service = _table(top, "service")
-    fields: dict[str, Any] = _service(service, here)
-    fields |= _engine(_table(top, "engine"), here, fields["engine"])
-    fields["limits"] = _limits(_table(top, "limits"))
-    streams, lines = _streams(top, here)
-    sinks = _sinks(_table(top, "sinks"), here, fields["checkpoint"])
-    fields |= read_spark(_table(top, "spark"))
-    fields["storage"] = read_storage(top)
-    top.finish()
-    host_or_token = "token" if "token" in service.values else "host"
-    return service.build(
-        lambda: ServiceConfig(file=str(file), streams=streams, sinks=sinks, lines=lines, **fields),
-        host_or_token,
-        alone=False,
+    fields, engine, limits, (streams, lines), sinks, spark, storage = read_parts(
+        partial(_service, service, here),
+        partial(_engine, _table(top, "engine"), here, service.values.get("engine")),
+        partial(_limits, _table(top, "limits")),
+        partial(_streams, top, here),
+        partial(_sinks, _table(top, "sinks"), here),
+        partial(read_spark, _table(top, "spark")),
+        partial(read_storage, top),
     )
+    for name, sink in sinks.items():
+        refuse_inside(top.below(top.values["sinks"][name], "sinks", name), "path", sink.path, engine["checkpoint"])
+    top.finish()
+    parts = {"streams": streams, "lines": lines, "sinks": sinks, "limits": limits, "storage": storage}
+    return ServiceConfig(file=str(file), **fields, **engine, **spark, **parts)
 
 
 def _table(top: ConfigTable, key: str) -> ConfigTable:
@@ -104,10 +104,14 @@ def _service(table: ConfigTable, here: Path) -> dict[str, Any]:
     port = table.get("port", (int,), example=f"port = {DEFAULT_PORT}")
     if port is not None and not 0 <= port <= 65_535:
         table.wrong(f"port = {port}: a port is a number from 1 to 65535, or 0 for a free one", "port")
-    fields = {
+    token = table.text("token", 'token = "${MY_TOKEN}"')
+    reason = None if token is None else check_token(token)
+    if reason is not None:
+        table.wrong(reason, "token")
+    fields: dict[str, Any] = {
         "host": table.text("host", 'host = "127.0.0.1"') or "127.0.0.1",
         "port": DEFAULT_PORT if port is None else port,
-        "token": table.text("token", 'token = "${MY_TOKEN}"'),
+        "token": token,
         "tokens": place_in(table, "tokens", 'tokens = "tokens.toml"', here),
         "certificate": place_in(table, "certificate", 'certificate = "service.crt"', here),
         "key": place_in(table, "key", 'key = "service.key"', here),
@@ -118,10 +122,11 @@ def _service(table: ConfigTable, here: Path) -> dict[str, Any]:
         "allowed_hosts": table.texts("allowed_hosts", 'allowed_hosts = ["joins.example.org"]'),
     }
     table.finish()
+    table.build(lambda: ServiceConfig(**fields), "host" if token is None else "token", alone=False)
     return fields
 
 
-def _engine(table: ConfigTable, here: Path, engine: str) -> dict[str, Any]:
+def _engine(table: ConfigTable, here: Path, engine: object) -> dict[str, Any]:
     table.only("checkpoint", "trigger", "partitions", "executor", "sharing")
     wanted = 'trigger = "1 second", or leave it out'
     trigger = read_trigger(table, wanted)
@@ -172,20 +177,20 @@ def _streams(top: ConfigTable, here: Path) -> tuple[dict[str, StreamConfig], dic
     table = top.table("streams")
     if table is None or not table.values:
         top.missing("streams", _STREAM)
-    streams: dict[str, StreamConfig] = {}
+    read = read_parts(*(partial(_stream, table, name, here) for name in table.values))
+    streams = dict(zip(table.values, read, strict=True))
     lines: dict[str, int] = {}
-    for name in table.values:
-        if not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
-            table.wrong(f"{name!r} can't be a stream's name: letters, digits and underscores, a letter first", name)
-        inner = table.table(name)
-        if inner is None:
-            table.missing(name, _STREAM)
-        streams[name] = _stream(inner, here)
+    for name in streams:
         lines |= {name: table.line(name)} | {f"{name}.{k}": table.line(name, k) for k in ("schema", "select", "where")}
     return streams, lines
 
 
-def _stream(table: ConfigTable, here: Path) -> StreamConfig:
+def _stream(streams: ConfigTable, name: str, here: Path) -> StreamConfig:
+    if not re.fullmatch(r"[A-Za-z_]\w{0,63}", name, re.ASCII):
+        streams.wrong(f"{name!r} can't be a stream's name: letters, digits and underscores, a letter first", name)
+    table = streams.table(name)
+    if table is None:
+        streams.missing(name, _STREAM)
     table.only(*SOURCE_KEYS, *_OWN)
     time = table.required("time", 'time = "ts"')
     lateness = table.get("lateness", (str, int), example='lateness = "5 seconds"')
@@ -201,19 +206,17 @@ def _stream(table: ConfigTable, here: Path) -> StreamConfig:
     return StreamConfig(read_source(table, here, _OWN), time, 0 if lateness is None else lateness)
 
 
-def _sinks(table: ConfigTable, here: Path, checkpoint: str) -> dict[str, PipelineSink]:
-    sinks: dict[str, PipelineSink] = {}
-    for name in table.values:
-        if not re.fullmatch(NAME, name):
-            table.wrong(f"{name!r} can't be a sink's name: letters, digits and underscores, a letter first", name)
-        inner = table.table(name)
-        if inner is not None:
-            sinks[name] = _sink(inner, here)
-            refuse_inside(inner, "path", sinks[name].path, checkpoint)
-    return sinks
+def _sinks(table: ConfigTable, here: Path) -> dict[str, PipelineSink]:
+    read = read_parts(*(partial(_sink, table, name, here) for name in table.values))
+    return dict(zip(table.values, read, strict=True))
 
 
-def _sink(table: ConfigTable, here: Path) -> PipelineSink:
+def _sink(sinks: ConfigTable, name: str, here: Path) -> PipelineSink:
+    if not re.fullmatch(NAME, name):
+        sinks.wrong(f"{name!r} can't be a sink's name: letters, digits and underscores, a letter first", name)
+    table = sinks.table(name)
+    if table is None:
+        sinks.missing(name, f'[sinks.{name}] with format = "parquet" and {_PATH}')
     table.only("format", "path", "servers", "topic", "key", "table", "catalog", "options")
     format_ = table.one_of("format", _SINKS)
     if format_ in ("parquet", "delta"):

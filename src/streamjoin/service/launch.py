@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from streamjoin.config.table import together
 from streamjoin.formats.described import table_sink
 from streamjoin.model.errors import PipelineFileError, SchemaError, SpecError, StreamJoinError
 from streamjoin.queries.core.budgets import Budget
@@ -189,13 +190,17 @@ def check_streams(config: ServiceConfig) -> None:
     Raises:
         PipelineFileError: one is wrong; the message names the line.
     """
+    mistakes: list[PipelineFileError] = []
     for name, stream in config.streams.items():
-        source = described_source(config, name)
         try:
-            described = Stream(name, source.schema, stream.time)
+            described = Stream(name, described_source(config, name).schema, stream.time)
             Settings(lateness=stream.lateness).lateness_of(described)
+        except PipelineFileError as error:
+            mistakes.append(error)
         except (SchemaError, SpecError) as error:
-            raise PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}") from error
+            mistakes.append(PipelineFileError(f"{config.file}, line {config.lines[name]}: {error}"))
+    if mistakes:
+        raise together(mistakes)
 
 
 class AbsentStreams:
