@@ -23,8 +23,9 @@ OTHERS = {
     ),
     "grouped": (
         "SELECT t.sym, count(*) AS n FROM trades t JOIN quotes q WITHIN 1 SECOND ON t.sym = q.sym "
-        "GROUP BY t.sym, TUMBLE(t.ts, INTERVAL '1 second')"
+        "GROUP BY t.sym, HOP(t.ts, INTERVAL '1 second', INTERVAL '2 seconds')"
     ),
+    "united": "SELECT t.sym FROM trades t UNION ALL SELECT q.sym FROM quotes q",
     "alone": "SELECT t.sym, t.px FROM trades t WHERE t.qty > 3",
 }
 WATCH = """() => {
@@ -127,8 +128,9 @@ def test_nothing_is_cut_off_and_nothing_is_in_the_engines_own_words(growing: Lig
         growing.engine.create(sql, name)
     page = settled(visit(growing.address), len(growing.engine.queries()))
     expect(page.locator(".node.is-window")).to_contain_text("trades ⋈ quotes")
-    expect(page.locator(".node.is-groups")).to_contain_text("windows of 1 s")
-    expect(page.get_by_text("Sharing: around has no join step to share")).to_be_visible()
+    expect(page.locator(".node.is-groups")).to_contain_text("windows of 2 s every 1 s")
+    for name in ("around", "united"):
+        expect(page.get_by_text(f"Sharing: {name} has no join step to share")).to_be_visible()
     page.locator(".node.is-groups").click()
     expect(page.locator("#inspector")).to_contain_text("Open groups")
     page.locator("#sql").fill(OTHERS["around"].replace("5", "3"))

@@ -137,10 +137,12 @@ def test_window_joins_and_groups_are_steps_before_the_sinks() -> None:
         both = " UNION ALL ".join(around.replace("5", n).format(counted="count(*)") for n in "57")
         core.apply([Create("both", both)])
         core.apply([Create("short", grouped.format("10 seconds")), Create("long", grouped.format("1 minute"))])
+        core.apply([Create("plain", "SELECT t.sym FROM trades t UNION ALL SELECT q.sym FROM quotes q")])
         core.process(0, feeds.batch(0))
         explanation = core.explain()
         infos = [QueryInfo(name, "", "running", 0, 0.0, 0, 0.0, None, "memory", ()) for name in core.queries]
-        graph = PlanGraph(explanation, [], infos, {"around": 3}).as_data()
+        given = {"around": 3, "twice": 2, "both": 4, "plain": 8}
+        graph = PlanGraph(explanation, [], infos, given).as_data()
         nodes = {node["id"]: node for node in graph["nodes"]}
         into = {
             name: [nodes[edge["from"]] for edge in graph["edges"] if edge["to"] == f"sink:{name}"]
@@ -155,6 +157,14 @@ def test_window_joins_and_groups_are_steps_before_the_sinks() -> None:
         assert before == {"trades", "quotes"}
         assert [node["kind"] for node in into["both"]] == ["window", "window"]
         assert groups["kind"] == "groups"
+        rates = {
+            name: [edge["rate"] for edge in graph["edges"] if edge["to"] == f"sink:{name}"] for name in core.queries
+        }
+        assert (rates["around"], rates["twice"]) == ([3], [2, 2])
+        # A row of a union is of one of its parts.
+        assert all(
+            min(rates[name]) > 0 and sum(rates[name]) == pytest.approx(given[name]) for name in ("both", "plain")
+        )
         if sharing == "cost":
             assert (groups["label"], groups["queries"]) == ("by sym: windows of 10 s and 1 min", ["long", "short"])
             assert "long, short: groups by t.sym, windows of 10 s and 1 min" in str(explanation)

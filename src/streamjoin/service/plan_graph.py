@@ -193,13 +193,30 @@ class PlanGraph:
 
     def _given(self, sink: _Node, query: QueryInfo) -> None:
         """Put the rows of a query on what leads to its sink; no other figures say what its last steps let pass."""
-        for edge in [edge for edge in self._edges if edge[1] == sink.id and edge[0] not in self._united]:
-            self._edges[edge], self._per_second[edge] = sink.rate, query.rows_per_second
+        edges = [edge for edge in self._edges if edge[1] == sink.id]
+        for edge, share in zip(edges, self._shares([edge[0] for edge in edges]), strict=True):
+            self._edges[edge], self._per_second[edge] = share * sink.rate, share * query.rows_per_second
             before = self._nodes[edge[0]]
             if before.kind in ("window", "groups"):
-                before.rate += sink.rate
-                before.rows_per_second += query.rows_per_second
+                before.rate += share * sink.rate
+                before.rows_per_second += share * query.rows_per_second
                 before.cardinality += query.groups.groups if query.groups is not None else 0
+
+    def _shares(self, last: Sequence[str]) -> list[float]:
+        """The shares of a query's rows that come from each of its last steps."""
+        if (
+            len(last) > 1
+            and not self._united.intersection(last)
+            and all(self._nodes[id_].kind == "window" for id_ in last)
+        ):
+            # Window joins side by side: every row has aggregates of each.
+            return [1.0] * len(last)
+        # Of a union, or of a join with several orders, a row comes from one: about as many as it lets pass.
+        passing = [max(self._nodes[id_].rate, self._into(id_)) for id_ in last]
+        return [one / sum(passing) if sum(passing) else 1 / len(last) for one in passing]
+
+    def _into(self, id_: str) -> float:
+        return sum(rate for (_, after), rate in self._edges.items() if after == id_)
 
     def _step(self, step: StepFigures, before: str, group: int, path: list[str], conditions: list[str]) -> None:
         path = [*path, step.stream]

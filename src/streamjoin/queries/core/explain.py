@@ -21,6 +21,7 @@ from streamjoin.queries.core.recent_counts import NOTHING, StepRates
 from streamjoin.queries.core.running_plan import Step
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared_join import StepCounts
+from streamjoin.queries.language.grouping import GroupWindow
 from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.queries.optimizer.optimizer import Optimizer
 from streamjoin.queries.optimizer.plans import Decision, Facts
@@ -262,11 +263,16 @@ def last_steps(registry: QueryRegistry) -> tuple[LastStep, ...]:
     for feed in registry.feeds.values():
         grouped = [entry.query.grouping for entry in feed.members.values() if entry.query.grouping is not None]
         stream = feed.live.query.sources[0].stream
-        sizes = {each.window.size: _length(each.window.size, stream) for each in grouped}
+        sizes = {(each.window.size, each.window.slide): _every(each.window, stream) for each in grouped}
         windows = "windows of " + " and ".join(text for _, text in sorted(sizes.items()))
         keys = tuple(map(str, grouped[0].keys))
         steps.append(LastStep(tuple(sorted(feed.members)), keys, windows))
     return tuple(steps)
+
+
+def _every(window: GroupWindow, stream: Stream) -> str:
+    size = _length(window.size, stream)
+    return size if window.slide == window.size else f"{size} every {_length(window.slide, stream)}"
 
 
 def _length(ticks: int, stream: Stream) -> str:

@@ -36,8 +36,7 @@ function together(changes) {
     const { rule, figures, queries } = change;
     const alike = rule === "share_eagerly" ? String(Math.sign(figures["shared steps"]) + (figures["shared steps"] === figures.steps)) : null;
     if (alike === null) rest.push(change);
-    else if (groups.has(alike)) groups.get(alike).queries.push(...queries);
-    else groups.set(alike, { ...change, queries: [...queries] });
+    else groups.set(alike, { ...change, queries: [...new Set([...(groups.get(alike)?.queries ?? []), ...queries])] });
   }
   return [...groups.values(), ...rest];
 }

@@ -7,7 +7,7 @@ const WIDER = 1.7;
 const numeric = (type) => /int|float|double|decimal|bigint|long|short|byte/i.test(type) && !/interval/i.test(type);
 
 /** How much room a column has at least, in rem. */
-const room = (type) => (/timestamp/i.test(type) ? 15.5 : 7);
+const room = (type) => (/timestamp/i.test(type) ? 15.5 : /float|double|decimal/i.test(type) ? 8.5 : 7);
 
 /** Sums of floats end in noise: what is shown has twelve digits, the title all. */
 function fill(cell, value) {
