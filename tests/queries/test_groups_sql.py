@@ -66,6 +66,12 @@ def test_a_key_may_be_the_place_of_an_output() -> None:
     assert plans[0].grouping == plans[1].grouping
 
 
+def test_a_window_among_the_keys_may_have_its_start_and_end_beside_it() -> None:
+    keys = (f"t.sym, {MINUTE}", f"t.sym, window_start, window_end, {MINUTE}", f"WINDOW_END, {MINUTE}, t.sym")
+    plans = [read(f"SELECT t.sym, window_start, count(*) AS n FROM trades t GROUP BY {key}") for key in keys]
+    assert plans[0].grouping == plans[1].grouping == plans[2].grouping
+
+
 def test_rank_takes_all_groups_that_are_first() -> None:
     ranked = "rank() OVER (PARTITION BY window_end ORDER BY count(*) DESC) = 1"
     grouping = read(f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} QUALIFY {ranked}").grouping

@@ -150,7 +150,7 @@ SELECT md5(sym) AS a FROM trades | md5(sym | MD5 is not allowed: compare the val
 SELECT format('{}', px) AS a FROM trades | format('{}', px | FORMAT is not allowed: write a || '-' || b
 SELECT concat_ws('-', sym, sym) AS a FROM trades | concat_ws('-', sym, sym | CONCAT_WS is not allowed: write a || '-'
 SELECT initcap(sym) AS a FROM trades | sym | INITCAP is not allowed: make it a column before the join
-SELECT lpad(sym, 5, ' ') AS a FROM trades | lpad(sym, 5, ' ' | unknown function PAD
+SELECT translate(sym, 'a', 'b') AS a FROM trades | translate(sym, 'a', 'b' | TRANSLATE is not allowed: make it a column
 SELECT repeat(sym, 5) AS a FROM trades | repeat(sym, 5 | REPEAT is not allowed: make it a column before the join
 SELECT ascii(sym) AS a FROM trades | ascii(sym | ASCII is not allowed: make it a column before the join
 SELECT regexp_split_to_array(sym, ',') AS a FROM trades | regexp_split_to_array(sym, ',' | REGEXP_SPLIT_TO_ARRAY is
@@ -163,7 +163,7 @@ SELECT px FROM trades WHERE px > @p | @ | a parameter has a name: write :sym and
 SELECT px FROM trades WHERE px > ${p} | $ | a parameter has a name: write :sym and give parameters={'sym': ...}, or
 SELECT px FROM trades WHERE px > %s | s | a parameter has a name: write :name, and give its value beside the text
 SELECT px FROM trades WHERE px > {p} | { | braces are not allowed in an ad-hoc query: a parameter is written :name
-SELECT t.px FROM trades t JOIN quotes q WITHIN (3 SECONDS) ON t.sym = q.sym | WITHIN (3 | WITHIN needs a number:
+SELECT t.px FROM trades t JOIN quotes q WITHIN (3 SECONDS) ON t.sym = q.sym | ( | a window reaches both ways: write
 SELECT t.px FROM trades t JOIN quotes q ON t.sym = q.sym WITHIN 3 SECONDS | WITHIN | WITHIN comes before ON: JOIN
 SELECT px + 1 FROM trades | px + 1 | an expression needs a name: add AS and a name
 SELECT px FROM trades WHERE sym <> ALL ('A') | ALL ('A' | ALL is not allowed: write x NOT IN (1, 2), or x IN (1, 2)
@@ -174,6 +174,36 @@ SELECT t.px FROM trades t LEFT SEMI JOIN quotes q ON t.sym = q.sym | quotes q | 
 SELECT t.px FROM trades t OUTER APPLY (SELECT 1) q | APPLY | APPLY is not allowed here: make rows of lists before the
 SELECT px FROM trades UNPIVOT (v FOR n IN (px, qty)) | UNPIVOT | UNPIVOT is not allowed here: write a column for each
 SELECT px FROM trades WHERE sym <> ANY ('A', 'B') | ANY | ANY is not allowed in an ad-hoc query: write x IN (1, 2),
+SELECT /*+ BROADCAST(q) */ px FROM trades | /*+ BROADCAST(q) */ | a hint is not allowed here: leave it out
+SELECT ALL px FROM trades | ALL | leave ALL out: SELECT gives all rows
+SELECT t.px FROM trades t JOIN quotes q WITHIN 1 HOUR ON t.sym = q.sym EMIT CHANGES | EMIT | EMIT is not allowed here: a
+SELECT t.px FROM trades t JOIN quotes q WITHIN (0 SECONDS, 1 HOUR) ON t.sym = q.sym | ( | a window reaches both ways:
+SELECT t.px FROM trades t JOIN quotes q WITHIN 7 DAYS GRACE PERIOD 1 DAY ON t.sym = q.sym | GRACE | GRACE is not allowed
+SELECT t.px FROM trades t ANY LEFT JOIN quotes q ON t.sym = q.sym | ANY | ANY is not allowed here: a join gives every
+SELECT t.px FROM trades t HORIZON JOIN quotes q ON (sym) | HORIZON | HORIZON is not allowed here: write one WINDOW JOIN
+SELECT px FROM trades PARTITION BY sym | PARTITION BY | PARTITION BY is not allowed here: the engine divides a query
+SELECT px AS price FROM trades WHERE price > 5 | price | price is a name that SELECT gives, and WHERE chooses before:
+SELECT px FROM trades WHERE sym == 'A' && px > 1 | && | && is not allowed: write AND, and OR in place of ||
+SELECT quantile(0.9)(px) AS f FROM trades GROUP BY HOUR | ) | an aggregate takes its arguments in one list: write
+SELECT count(*) AS n FROM trades GROUP BY HOP(ts, '1 minute', '10 s') | HOP(ts, '1 minute', '10 s') | windows of 10 s
+SELECT sym, count(*) AS n FROM trades GROUP BY sym, window_start | GROUP BY | groups need a window of time, as a stream
+SELECT CUMULATE(ts, '1 s', '1 h') AS f FROM trades GROUP BY HOUR | CUMULATE(ts, '1 s', '1 h') | windows that grow are
+SELECT window, count(*) AS n FROM trades GROUP BY HOUR | window | window is not allowed: write window_start
+SELECT WINDOWSTART AS w, count(*) AS n FROM trades GROUP BY HOUR | WINDOWSTART | WINDOWSTART is not allowed: write
+SELECT window(ts, '1 hour').start AS w FROM trades GROUP BY HOUR | window(ts, '1 hour').start | a column is written
+SELECT row_number() OVER (PARTITION BY sym ORDER BY px) AS r FROM trades GROUP BY HOUR | OVER | a window function is not
+SELECT mean(px) AS f FROM trades GROUP BY HOUR | mean(px | MEAN is not allowed: write AVG(x)
+SELECT vwap(px, qty) AS f FROM trades GROUP BY HOUR | vwap(px, qty | VWAP is not allowed: write SUM(price * amount)
+SELECT percentile_approx(px, 0.5) AS f FROM trades GROUP BY HOUR | percentile_approx(px, 0.5 | PERCENTILE_APPROX is not
+SELECT topk(px, 3) AS f FROM trades GROUP BY HOUR | topk(px, 3 | TOPK is not allowed: the first groups of each window
+SELECT groupArray(px) AS f FROM trades GROUP BY HOUR | groupArray(px | GROUPARRAY is not allowed: an aggregate gives one
+SELECT toFloat64(qty) AS f FROM trades | toFloat64(qty | TOFLOAT64 is not allowed: write CAST(x AS type), or TRY_CAST
+SELECT multiIf(px > 1, 'a', 'b') AS f FROM trades | multiIf(px > 1, 'a', 'b' | MULTIIF is not allowed: write CASE WHEN a
+SELECT to_date(ts) AS f FROM trades | to_date(ts | TO_DATE is not allowed: write CAST(x AS DATE), and TRY_CAST
+SELECT lpad(sym, 5, '0') AS f FROM trades | lpad(sym, 5, '0' | PAD is not allowed: make it a column before the join
+SELECT PROCTIME() AS f FROM trades | PROCTIME | PROCTIME is not allowed: a row comes out the same whenever it is
+SELECT px FROM trades WHERE REGEXP(sym, 'A.*') | REGEXP(sym, 'A.*' | REGEXP is not allowed: write REGEXP_MATCHES
+SELECT size(tags) AS f FROM trades | size(tags | SIZE is not allowed: lists, maps and structs can't be read
 """
 
 

@@ -171,13 +171,17 @@ def _syntax_error(source: SourceText, error: ParseError, where: str) -> Expressi
     description = str(detail.get("description", error))
     index = source.words.index(word) if word in source.words else 0
     near = source.text[max(0, source.words[index - 1].start - 1 if index else 0) : word.end + 1]
-    operator = next((known for known in OPERATORS if known in near), None)
-    if operator is not None and "'" not in near:
+    operator = next((known for known in OPERATORS if known == text or (known in near and "'" not in near)), None)
+    if operator is not None:
         message = OPERATORS[operator]
     elif index and source.words[index - 1].kind == "DOT":
         message = f'{text!r} is a reserved word; as a column write "{text}", with the quotes'
     elif word.kind in ("SELECT", "WITH", "VALUES"):
         message = subquery(where)
+    elif word.kind == "HINT":
+        message = "a hint is not allowed here: leave it out"
+    elif text == ")" and source.text[word.end :].lstrip().startswith("("):
+        message = "an aggregate takes its arguments in one list: write QUANTILE(x, 0.9)"
     elif text in ("~", "!") and "~" in source.text[word.start : word.end + 1]:
         message = REGEX.format(where=where)
     elif text in (":", "@"):

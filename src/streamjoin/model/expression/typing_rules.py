@@ -235,8 +235,8 @@ def _cast(expr: Cast, operand: _Typed) -> _Typed:
     if not expr.safe and kind not in target.always | {ValueKind.NULL}:
         wide = "; for whole numbers BIGINT has room" if {kind, target.kind} == {ValueKind.INTEGER} else ""
         raise SchemaError(
-            f"not every {kind.value} is a {expr.type}: write TRY_CAST({shorten(expr.operand, 40)} AS {expr.type}), "
-            f"which gives NULL where it is none{wide}"
+            f"not every {kind.value} has a value as {expr.type}: write TRY_CAST({shorten(expr.operand, 40)} AS "
+            f"{expr.type}), which gives NULL where it has none{wide}"
         )
     return _Typed(target.kind, target.scale_from(kind, operand.scale))
 

@@ -42,6 +42,7 @@ _REFUSED: Final = {
     "INTERSECT": "INTERSECT is not allowed here: write SEMI JOIN b WITHIN 3 SECONDS ON ... for the tuples with a match",
     "WITH": "WITH is not allowed here: a query reads streams, not subqueries; write its conditions in place",
     "INTO": "INTO is not allowed here: the result goes to the query's sink",
+    "PARTITION_BY": "PARTITION BY is not allowed here: the engine divides a query, and keys of groups follow GROUP BY",
     "LATERAL": "LATERAL is not allowed here: make rows of lists before the join: push one tuple for each element",
 }
 _STAR: Final = "* is all columns: write those that you want, each with its name"
@@ -330,13 +331,16 @@ class _Reader:
         if kind == "RANGE":
             # Otherwise it is a column.
             return after == "BETWEEN" and before not in _BEFORE_COLUMN
+        if kind == "VAR" and after and before not in (*_BEFORE_COLUMN, "SELECT"):
+            texts = [self._source.of(word).upper() for word in self._words[place : place + 2]]
+            return texts in (["EMIT", "CHANGES"], ["EMIT", "FINAL"])
         if kind not in _STARTS:
             return False
         if kind == "COMMA":
             return commas
         if kind in ("LEFT", "RIGHT", "WINDOW", "OFFSET") and after in ("L_PAREN", "") and before != "R_PAREN":
             return False
-        if kind == "DISTINCT":
+        if kind == "DISTINCT" or (kind == "WINDOW" and after in ("COMMA", "FROM")):
             return False
         return not (kind == "FROM" and before == "DISTINCT")
 
@@ -350,8 +354,10 @@ class _Reader:
     # Clauses ------------------------------------------------------------------------------------------------------
 
     def _items(self) -> tuple[Item, ...]:
-        if self._kind() in ("DISTINCT", "ALL"):
+        if self._kind() == "DISTINCT":
             raise self._error(_REFUSED["DISTINCT"])
+        if self._kind() == "ALL":
+            raise self._error("leave ALL out: SELECT gives all rows")
         items = [self._item()]
         while self._take("COMMA"):
             items.append(self._item())
@@ -475,6 +481,8 @@ class _Reader:
         if self._kind() == "USING":
             raise self._error("USING is not allowed here: write the condition after ON")
         if not self._take("ON"):
+            if (foreign := advice.of_clause([self._text()])) is not None:
+                raise self._error(foreign)
             message = (
                 f"a join needs a condition: ON is missing, as in ON a.k = {table.alias}.k; cross joins are not allowed"
             )
@@ -607,6 +615,11 @@ class _Reader:
         word = self._words[self._at]
         self._at += 1
         written = self._text() if self._kind() == "NUMBER" else None
+        if self._kind() == "L_PAREN":
+            raise self._error(
+                f"a window reaches both ways: write {clause} 3 SECONDS, and for one way a condition in ON, such as AND "
+                "b.ts >= a.ts"
+            )
         unit = "" if self._kind(1) in _STARTS else self._text(1)
         window = read_window(written, unit, self._window_error(word), clause)
         last = self._words[self._at + 1]

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamjoin.model.durations import UNITS
+from streamjoin.model import durations
 from streamjoin.model.errors import SpecError
 from streamjoin.model.expression.aggregates import Aggregate
 from streamjoin.model.expression.node import Column, Expression
@@ -42,9 +42,17 @@ class GroupWindow:
 
     def __post_init__(self) -> None:
         if not 0 < self.slide <= self.size:
-            raise SpecError(f"windows of {self.size} can't begin every {self.slide}: rows between them would be lost")
+            size, slide = (durations.describe(n) if self._is_time else str(n) for n in (self.size, self.slide))
+            raise SpecError(
+                f"windows of {size} can't begin every {slide}, as rows between them would be lost: HOP takes the slide "
+                "before the size"
+            )
         if self.overlap > MAX_OVERLAP:
             raise SpecError(f"a row would lie in {self.overlap:,} windows, and may lie in {MAX_OVERLAP:,} at most")
+
+    @property
+    def _is_time(self) -> bool:
+        return not pa.types.is_integer(self.type)
 
     @property
     def overlap(self) -> int:
@@ -54,7 +62,7 @@ class GroupWindow:
     @property
     def tick(self) -> int:
         """The ticks of one unit of `type`."""
-        return 1 if pa.types.is_integer(self.type) else tick_ns(self.type)
+        return tick_ns(self.type) if self._is_time else 1
 
     def first_after(self, time: int) -> int:
         """The start of the first window that begins after a time."""
@@ -67,7 +75,7 @@ def window_type(times: Iterable[pa.DataType], size: int, slide: int) -> pa.DataT
     if any(pa.types.is_integer(type_) for type_ in types):
         return pa.int64()
     finest = min(types, key=tick_ns)
-    day = UNITS["day"]
+    day = durations.UNITS["day"]
     if pa.types.is_date(finest) and size % day == 0 and slide % day == 0:
         return pa.date32()
     tick = tick_ns(finest)

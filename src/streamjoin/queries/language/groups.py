@@ -75,6 +75,7 @@ class GroupPlanning:
                 groups.span,
             )
         by = [item.words for item in frame.items] if groups.distinct else groups.by
+        by = [tokens for tokens in by if not self._is_end(tokens)]
         for tokens in (self._meant(frame, one) for one in by):
             if self._call(tokens) is None:
                 self._key(frame, tokens)
@@ -114,15 +115,31 @@ class GroupPlanning:
 
     # Windows ------------------------------------------------------------------------------------------------------
 
+    def _is_end(self, tokens: TokenRange) -> bool:
+        """Whether a key is the start or the end of the window, which every group has, and no column."""
+        words = self._words(tokens)
+        return (
+            len(words) == 1 and self._scan.source.of(words[0]).lower() in (START, END) and not self._is_column(words[0])
+        )
+
+    def _is_column(self, word: Word) -> bool:
+        try:
+            self._resolve(None, self._scan.source.of(word).strip('"'), False)
+        except ExpressionError:
+            return False
+        return True
+
     def _call(self, tokens: TokenRange) -> str | None:
         """The window function that words call; None if they are something else."""
         words = self._words(tokens)
         name = self._scan.source.of(words[0]).upper()
         if len(words) < 3 or words[1].kind != "L_PAREN" or words[-1].kind != "R_PAREN":
             return None
-        if name in ("SESSION", "SESSION_WINDOW"):
+        if name in ("SESSION", "SESSION_WINDOW", "CUMULATE"):
+            what = "windows that grow are" if name == "CUMULATE" else "sessions are"
+            why = "" if name == "CUMULATE" else ", as one may last for ever"
             raise self._error(
-                "sessions are not offered, as one may last for ever: write TUMBLE(t.ts, INTERVAL '1' MINUTE) or "
+                f"{what} not offered{why}: write TUMBLE(t.ts, INTERVAL '1' MINUTE) or "
                 "HOP(t.ts, INTERVAL '10' SECOND, INTERVAL '1' MINUTE)",
                 self._span(tokens),
             )
@@ -241,11 +258,9 @@ class GroupPlanning:
     def _named(self, frame: Clauses, word: Word) -> TokenRange | None:
         """The output that a word names, where no column has the name."""
         name = self._scan.source.of(word).strip('"')
-        try:
-            self._resolve(None, name, False)
-        except ExpressionError:
-            return next((item.words for item in frame.items if item.name == name), None)
-        return None
+        if self._is_column(word):
+            return None
+        return next((item.words for item in frame.items if item.name == name), None)
 
     def _checked(self, parsed: Parsed, expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
         if expression.depth > MAX_DEPTH // 2:
@@ -277,7 +292,12 @@ class GroupPlanning:
             return Column(WINDOW, f"window_{name}")
         if qualifier is None and name in self._outputs:
             return Column(_OUTPUT, name)
-        return self._resolve(qualifier, name, quoted)
+        try:
+            return self._resolve(qualifier, name, quoted)
+        except ExpressionError:
+            if qualifier is None and name.lower() in ("window", "windowstart", "windowend"):
+                raise ExpressionError(f"{name} is not allowed: write {START} or {END}") from None
+            raise
 
     def _value(self, tokens: TokenRange) -> tuple[Expression, Parsed]:
         """An expression over the values of a group."""

@@ -100,6 +100,8 @@ class _Names:
     later: Sequence[str] = field(default_factory=tuple)
     hidden: Mapping[str, str] = field(default_factory=dict)
     """Why other aliases of the query can't be used."""
+    outputs: Sequence[str | None] = ()
+    """What SELECT gives a name; a condition can't use it."""
 
     def resolve(self, qualifier: str | None, name: str, quoted: bool) -> Column:
         if qualifier is None:
@@ -121,6 +123,8 @@ class _Names:
         if holders:
             choices = " or ".join(f"{alias}.{name}" for alias in holders)
             raise ExpressionError(f"column {name!r} is ambiguous: write {choices}")
+        if name in self.outputs:
+            raise ExpressionError(f"{name} is a name that SELECT gives, and WHERE chooses before: write its expression")
         every = [column for source in self.sources for column in source.stream.schema.names]
         near = nearest(name, every)
         hint = f"; did you mean {near}?" if near else f"; there are: {', '.join(dict.fromkeys(every))}"
@@ -184,7 +188,7 @@ class _Planning:
         self._note_kinds(frame)
         steps = tuple(self._step(number, join) for number, join in enumerate(frame.joins))
         if frame.where is not None:
-            self._where(frame.where)
+            self._where(frame.where, [item.name for item in frame.items])
         grouping, outputs = None, None
         if frame.groups is not None:
             reader = GroupPlanning(self._scan, self._visible.resolve, self._sources, self._schemas, steps)
@@ -433,12 +437,12 @@ class _Planning:
             message = f"{column}: write the window in MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS{rows}"
         raise self._error(message, join.window_span)
 
-    def _where(self, tokens: TokenRange) -> None:
+    def _where(self, tokens: TokenRange, outputs: Sequence[str | None]) -> None:
         core = {source.alias for source in self._sources[: self._core]}
         preserved = core if not {"right", "full"} & set(self._kinds) else set()
         if self._kinds == ["right"]:
             preserved = {self._sources[-1].alias}
-        for term in self._condition(tokens, self._visible)[0]:
+        for term in self._condition(tokens, replace(self._visible, outputs=outputs))[0]:
             aliases = {column.qualifier for column in term.columns}
             if not self._kinds or (aliases <= preserved and (aliases or preserved == core)):
                 self._place(term, aliases)
