@@ -94,6 +94,32 @@ def test_a_restart_goes_on_with_what_was_open_and_a_resume_begins_anew(tmp_path:
         }
 
 
+@pytest.mark.parametrize("sharing", ["nothing", "cost"])
+def test_a_restart_gives_every_query_its_own_groups(tmp_path: Path, sharing: Any) -> None:
+    outputs = {"count(*)": [2], "max(t.px)": [4.0], "count(DISTINCT t.sym)": [2]}
+    settings = Settings(sharing=sharing)
+    with opened(tmp_path, settings) as engine:
+        for output in outputs:
+            engine.create(f"SELECT {output} AS x FROM trades t GROUP BY TUMBLE(t.ts, INTERVAL '1' MINUTE)", output)
+        engine.push("trades", at((1, "A", 1.0), (2, "B", 4.0)))
+    with opened(tmp_path, settings) as engine:
+        engine.push("trades", at((200, "A", 1.0)))
+        assert {output: engine.rows(output)["x"].to_pylist() for output in outputs} == outputs
+
+
+def test_a_query_may_have_any_name(tmp_path: Path) -> None:
+    names = [f"0-{batch}" for batch in range(5, 20)]
+    with opened(tmp_path) as engine:
+        for n, name in enumerate(names):
+            where = f"WHERE t.px < {n + 9}"
+            engine.create(f"SELECT sum(t.px) AS s FROM trades t {where} GROUP BY TUMBLE(INTERVAL '1' MINUTE)", name)
+        engine.push("trades", at((1, "A", 1.0)))
+        engine.push("trades", at((2, "A", 4.0)))
+    with opened(tmp_path) as engine:
+        engine.push("trades", at((200, "A", 1.0)))
+        assert {name: engine.rows(name)["s"].to_pylist() for name in names} == {name: [5.0] for name in names}
+
+
 def engine_names(engine: Engine) -> list[str]:
     return [info.name for info in engine.queries()]
 

@@ -50,24 +50,28 @@ class Unshared:
     def apply(self, changes: Sequence[Change]) -> None:
         """Creates, drops and pauses, in this order, in force from the next batch on."""
         registry = self._registry.changed(changes, self._streams, self._batch + 1, self._clocks.reached)
-        before = self.snapshot()
+        before, serial = self.snapshot(), self._registry.next_serial
         try:
             for change in changes:
                 if change.action == "create":
-                    self._cores[change.name] = self._core()
+                    self._cores[change.name] = self._core(serial)
                 if change.action == "drop":
                     del self._cores[change.name]
-                else:
-                    self._cores[change.name].apply([change])
+                    continue
+                core = self._cores[change.name]
+                core.apply([change])
+                serial = max(serial, core.snapshot().registry.next_serial)
         except Exception:
             self.restore(before)
             raise
         self._registry = registry
 
-    def _core(self) -> Shared:
+    def _core(self, serial: int = 0) -> Shared:
+        """A core without queries; its first one has this number among all."""
         settings = replace(self.settings, sharing="everything", lateness=0, threads=1)
         core = Shared(self._streams.values(), settings, self._clock, self._interrupted)
-        core.restore(replace(core.snapshot(), batch=self._batch, clocks=self._clocks))
+        registry = QueryRegistry(next_serial=serial)
+        core.restore(replace(core.snapshot(), batch=self._batch, clocks=self._clocks, registry=registry))
         return core
 
     def add_stream(self, stream: Stream, lateness: int | None = None) -> None:

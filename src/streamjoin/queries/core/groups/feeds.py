@@ -199,7 +199,7 @@ class GroupStore:
     """The open groups that queries share, in runs, the oldest and largest first."""
 
     key: str
-    """Tells stores apart in files: a query that has it, and the batch after which it is that."""
+    """Tells stores apart in files, and from queries: one that has it, and the batch after which it is that."""
     runs: tuple[GroupRun, ...] = ()
 
     @property
@@ -564,7 +564,8 @@ class FeedStep:
     def _advance(self, members: Mapping[str, GroupMember], states: Mapping[str, GroupState]) -> dict[str, MemberResult]:
         """The batch for members that share a store."""
         serial = min(self._feed.members[name].serial for name in members)
-        store = GroupStore(f"{serial}-{self._batch}", states[next(iter(members))].store.runs)
+        # No query has a name that begins so.
+        store = GroupStore(f"\x1f{serial}-{self._batch}", states[next(iter(members))].store.runs)
         low = min(member.low(states[name].closed) for name, member in members.items())
         try:
             lifted = self._new.lifted(members, low)
