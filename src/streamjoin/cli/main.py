@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from streamjoin.cli import local, queries, service
+from streamjoin.cli.capacity import capacity
 from streamjoin.cli.tables import pointed, visible
 from streamjoin.model.errors import ServiceError, SpecError, StreamJoinError
 
@@ -27,6 +28,7 @@ for _command in (
     local.demo,
     local.run,
     local.rescale,
+    capacity,
     service.serve,
     service.init,
     queries.streams,

@@ -46,7 +46,7 @@ def check_pipeline(pipeline: Pipeline, spark: SparkSession | None = None) -> str
         PipelineFileError: Spark or the join rejects parts of the file; the message names the lines.
         SetupError: there is no pyspark or no Java.
     """
-    started = _session(pipeline) if spark is None else spark
+    started = checking_session(pipeline) if spark is None else spark
     try:
         mistakes = list(_wrong_places(pipeline))
 
@@ -72,6 +72,16 @@ def check_pipeline(pipeline: Pipeline, spark: SparkSession | None = None) -> str
     finally:
         if spark is None:
             started.stop()
+
+
+def planned_join(pipeline: Pipeline, spark: SparkSession) -> Blueprint:
+    """The join of a pipeline as its tasks would get it; no row is read.
+
+    Raises:
+        PipelineFileError: Spark or the join rejects parts of the file; the message names the lines.
+    """
+    rows = {name: checked_source(spark, pipeline, name) for name in pipeline.sides}
+    return joins_of(join_streams(pipeline, rows))[0]
 
 
 def _wrong_places(pipeline: Pipeline) -> Iterator[PipelineFileError]:
@@ -131,7 +141,8 @@ def _mistake(pipeline: Pipeline, key: str, what: str) -> PipelineFileError:
     return PipelineFileError(f"{pipeline.file}, line {pipeline.lines[key]}: {what}")
 
 
-def _session(pipeline: Pipeline) -> SparkSession:
+def checking_session(pipeline: Pipeline) -> SparkSession:
+    """A local session with one core and the settings of a pipeline that need no classes or locations."""
     conf = {
         key: value for key, value in pipeline.conf.items() if key.startswith(_SQL) and not key.startswith(_ELSEWHERE)
     }

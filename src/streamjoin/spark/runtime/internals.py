@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _IO = "java.io.IOException"
+_REPORTS_MS = 60_000
 
 
 def is_connect(value: object) -> bool:
@@ -108,6 +109,19 @@ def wait_for_reports(spark: SparkSession, milliseconds: int) -> None:
         Py4JJavaError: the bus was busy for all of the time.
     """
     spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(milliseconds)
+
+
+def task_seconds(spark: SparkSession, run: str) -> list[float]:
+    """The seconds of all tasks of each job of a query: only Spark's own store has those of single tasks."""
+    wait_for_reports(spark, _REPORTS_MS)
+    tracker, store = spark.sparkContext.statusTracker(), spark.sparkContext._jsc.sc().statusStore()
+    found = []
+    for job in sorted(tracker.getJobIdsForGroup(run)):
+        info = tracker.getJobInfo(job)
+        stages = [] if info is None else [store.taskList(stage, 0, 100_000) for stage in sorted(info.stageIds)]
+        tasks = [stage.apply(i).duration() for stage in stages for i in range(stage.size())]
+        found.append(sum(each.get() / 1000 for each in tasks if each.isDefined()))
+    return found
 
 
 def io_reason(error: Py4JJavaError) -> str | None:
