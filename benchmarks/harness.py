@@ -18,6 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchmarks.report_lines import draw_lines
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -96,6 +98,14 @@ class Experiment(ABC):
     warmups: ClassVar[int] = 1
     kept_repeats: ClassVar[int] = 5
     """A stored result has at least so many repeats: a median of fewer says little about a shared machine."""
+    against: ClassVar[Mapping[str, Any]] = {}
+    """What tells the cell that others are compared with from them; empty where nothing is compared."""
+    across: ClassVar[str | None] = None
+    """The column along the axis of the picture, if it shows the result as lines."""
+    lines: ClassVar[Sequence[str]] = ()
+    """The columns that tell the lines apart."""
+    log: ClassVar[bool] = False
+    """Whether the axis of the result is logarithmic."""
 
     @abstractmethod
     def cells(self, quick: bool) -> Sequence[Cell]:
@@ -105,13 +115,15 @@ class Experiment(ABC):
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Measure one cell once: at least `measure`, and whatever explains it."""
 
-    @abstractmethod
     def baseline(self, cell: Cell) -> Cell | None:
         """The cell of the same grid that `cell` is compared with; None when it is a baseline itself."""
+        base = {**cell, **self.against}
+        return None if base == cell else base
 
-    @abstractmethod
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the rows; a figure left without axes is not written."""
+        if self.across is not None:
+            draw_lines(figure.subplots(), rows, x=self.across, y=self.measure, by=self.lines, log=self.log)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:  # noqa: ARG002
         """Each part of the claim and each aim, judged; an experiment has these or a `verdict` of its own."""

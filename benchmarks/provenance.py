@@ -29,12 +29,13 @@ _BYSTANDERS = frozenset(
         "provenance",
         "readme_part",
         "report",
+        "report_lines",
         "reproduction",
         "speed_table",
     )
 )
 """Modules that find, explain, print and store results; a change to them does not change a figure."""
-_JUDGING = frozenset(("title", "claim", "findings", "verdict", "plot"))
+_JUDGING = frozenset(("title", "claim", "findings", "verdict", "plot", "across", "lines", "log"))
 """The parts of an experiment that say what its rows mean."""
 _WRITTEN = tuple(
     f":(exclude){path}" for path in ("benchmarks/results", "docs/reproduction.md", "docs/speed.md", "README.md")

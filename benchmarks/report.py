@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,9 +24,6 @@ from rich.table import Table
 from benchmarks import provenance
 from benchmarks.hardware import gained
 from benchmarks.harness import Experiment, Row, human
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _VERSIONS = ("streamjoin", "numpy", "numba", "pyarrow", "pyspark", "duckdb", "polars")
 _PLAIN_WIDTH = 140
@@ -142,19 +139,6 @@ def write(out_dir: Path, name: str, experiment: Experiment, record: dict[str, An
             raise
         picture = None
     return [data, picture] if picture is not None else [data]
-
-
-def plot_lines(figure: Figure, rows: Sequence[Row], *, x: str, y: str, by: Sequence[str], ylabel: str) -> None:
-    """A line for each combination of the `by` columns, both axes logarithmic."""
-    axes = figure.subplots()
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        lines.setdefault(", ".join(str(row[name]) for name in by), []).append((row[x], row[y]))
-    for label, points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
-    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=ylabel)
-    axes.grid(visible=True, which="both", alpha=0.25)
-    axes.legend(fontsize="small")
 
 
 def _picture(path: Path, experiment: Experiment, rows: Sequence[Row]) -> Path | None:

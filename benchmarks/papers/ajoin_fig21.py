@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
 
@@ -59,6 +59,7 @@ class Figure21(RateExperiment):
         "AJoin, figure 21: join reordering and sharing of sub-joins matter more with more joins, grouping where "
         "queries have little in common"
     )
+    against: ClassVar = {"system": ON}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every optimisation off in its own workload and in the paper's."""
@@ -67,10 +68,6 @@ class Figure21(RateExperiment):
             tried = [ON, off] if quick or workload != PAPER else list(WITHOUT)
             cells += [{"workload": workload, "system": system} for system in tried]
         return cells
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """Everything on."""
-        return None if cell["system"] == ON else {**cell, "system": ON}
 
     def settings(self, cell: Cell) -> Settings:
         """With something switched off."""

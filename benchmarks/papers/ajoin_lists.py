@@ -109,10 +109,6 @@ class AJoinLists(Experiment):
         batch = 200 if quick else 1_000
         return [{"ways": ways, "keys": keys, "batch": batch} for ways in (3, 4, 5) for keys in (500, 40 * ways)]
 
-    def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
-        """None: both ways run in each cell."""
-        return None
-
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Create the queries, fill the windows, and measure the batches after."""
         generator = ajoin.QueryGenerator(cell["ways"], 50, seed=context.seed + cell["ways"], selectivity=0.7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_claim, not_tested
 from benchmarks.papers.ajoin_runs import ALL, SYSTEMS, Outcome, Workload, run, sustained
@@ -25,6 +25,7 @@ class RateExperiment(Experiment):
     warmups = 0
     start = 1_000.0
     """The first rate tried, of each stream."""
+    against: ClassVar = {"system": ALL}
 
     def __init__(self) -> None:
         self._found: dict[tuple[tuple[str, Any], ...], float] = {}
@@ -36,10 +37,6 @@ class RateExperiment(Experiment):
     def settings(self, cell: Cell) -> Settings:
         """How the cell's system runs."""
         return SYSTEMS[cell["system"]]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The same with everything shared."""
-        return None if cell["system"] == ALL else {**cell, "system": ALL}
 
     def planned(self, cell: Cell) -> bool:  # noqa: ARG002 - for those that vary it
         """Whether the optimizer has looked before it counts."""

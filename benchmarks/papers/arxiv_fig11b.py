@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import SAME, IndexExperiment, draw, power, speeds, values
+from benchmarks.papers.index_experiment import SAME, IndexExperiment, power, speeds, values
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import keys_for
 from benchmarks.papers.parallel_experiment import PARALLEL, run_all_threads
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class InputRates(IndexExperiment):
@@ -23,6 +20,7 @@ class InputRates(IndexExperiment):
         "arXiv figure 11b: throughput rises marginally as the input rates move apart, at every window size: more "
         "inserts go to one index and more searches to the other"
     )
+    across, lines = "rate", ("index", "window")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Whole ratios, so that a period of the slow side is a whole number of the fast side's."""
@@ -47,10 +45,6 @@ class InputRates(IndexExperiment):
         window = cell["window"]
         keys = keys_for("uniform", window, seed=seed)
         return IndexJoin(cell["index"], (window, window), keys, rates=(cell["rate"], 1))
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the ratio of the rates."""
-        draw(figure.subplots(), rows, x="rate", by=("index", "window"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The steepest ratio against equal rates."""

@@ -7,16 +7,13 @@ tuple meets more partners than a right one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import IndexExperiment, draw, power, speeds, values
+from benchmarks.papers.index_experiment import IndexExperiment, power, speeds, values
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import keys_for
 from benchmarks.papers.parallel_experiment import PARALLEL, run_all_threads
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class WindowSizes(IndexExperiment):
@@ -24,6 +21,7 @@ class WindowSizes(IndexExperiment):
 
     title = "arXiv figure 11c: throughput for windows of unequal sizes, match rate 2"
     claim = "arXiv figure 11c: with one window fixed, throughput falls as the other grows, and less than when both grow"
+    across, lines = "right_window", ("index", "window")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every fourfold size."""
@@ -47,10 +45,6 @@ class WindowSizes(IndexExperiment):
         """Equal rates, unequal windows."""
         left, right = cell["window"], cell["right_window"]
         return IndexJoin(cell["index"], (left, right), keys_for("uniform", (left + right) // 2, seed=seed))
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the larger window, a line a smaller one."""
-        draw(figure.subplots(), rows, x="right_window", by=("index", "window"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The fall along each line, and against the line where both grow."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import IndexExperiment, draw, mean, pick, power
+from benchmarks.papers.index_experiment import IndexExperiment, mean, pick, power
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import keys_for
+from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,15 +32,12 @@ class MergeCost(IndexExperiment):
     claim = "arXiv figure 14 (equation 7): the cost of a merge is linear in the number of elements of the tree"
     measure = "entries_per_s"
     unit = "entries/s"
+    against: ClassVar = {"index": "im_tree"}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every fourfold window and the largest."""
         windows = (12, 16) if quick else (14, 16, 18, 20, 22, 23)
         return [{"window": 1 << w, "index": index} for w in windows for index in _INDEXES]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """A B+-tree does not merge: the plain IM-Tree is compared with."""
-        return None if cell["index"] == "im_tree" else {**cell, "index": "im_tree"}
 
     def make(self, cell: Cell, seed: int) -> IndexJoin:
         """The index of one side."""
@@ -67,7 +65,7 @@ class MergeCost(IndexExperiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Milliseconds a merge."""
-        draw(figure.subplots(), rows, x="window", by=("index",), y="ms_a_merge", log=True)
+        draw_lines(figure.subplots(), rows, x="window", by=("index",), y="ms_a_merge", log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Whether an entry costs the same at every size, and in both trees."""

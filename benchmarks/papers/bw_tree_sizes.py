@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
 from benchmarks.papers.bw_tree.layout import CHAIN, LEAF_SIZE
 from benchmarks.papers.bw_tree_join import BW_TREE, BwTreeBandJoin
-from benchmarks.papers.index_experiment import draw, pick, power, values
+from benchmarks.papers.index_experiment import pick, power, values
 from benchmarks.papers.index_keys import keys_for
 from benchmarks.papers.parallel_experiment import LEAST, ParallelExperiment, answer, thread_counts
+from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +69,7 @@ class Sizes(ParallelExperiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Throughput against the window, a line for each shape."""
         shaped = [row for row in rows if row["system"] == BW_TREE]
-        draw(figure.subplots(), shaped, x="window", by=("leaf_size", "chain"))
+        draw_lines(figure.subplots(), shaped, x="window", by=("leaf_size", "chain"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The best shape of each window, and what the default gives."""

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.papers.index_join import TASK, IndexJoin, Measured
 from benchmarks.papers.index_keys import keys_for
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BASELINE = "btree"
 SAME = 0.1
@@ -34,20 +30,17 @@ class IndexExperiment(Experiment):
     unit = "tuples/s"
     repeats = 3
     warmups = 0  # settling a join warms it up
+    against: ClassVar = {"index": BASELINE}
 
-    absent: ClassVar[Sequence[str]] = ()
-    """The parameters of a cell that mean nothing to the baseline: None there."""
     settings: ClassVar[Sequence[str]] = ()
     """The parameters of a cell that are settings of the index."""
     passing: ClassVar[frozenset[str]] = frozenset()
     """The parameters of a cell that the contents of the indexes do not depend on: such cells share one join."""
+    across = "window"
+    lines: ClassVar[Sequence[str]] = ("index",)
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], IndexJoin] = {}
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The B+-tree on the same point."""
-        return None if cell["index"] == BASELINE else {**cell, "index": BASELINE, **dict.fromkeys(self.absent)}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Measure the next whole periods of the settled join."""
@@ -82,35 +75,6 @@ class IndexExperiment(Experiment):
     def close(self) -> None:
         """Let go of the joins."""
         self._kept.clear()
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the window, a line an index."""
-        draw(figure.subplots(), rows, x="window", by=("index",))
-
-
-def draw(
-    axes: Axes, rows: Iterable[Row], *, x: str, by: Sequence[str], y: str = "tuples_per_s", log: bool = False
-) -> None:
-    """A line for each combination of `by`; a row that has no `x` becomes a level across."""
-    lines: dict[str, list[tuple[float | None, float]]] = {}
-    for row in rows:
-        lines.setdefault(", ".join(str(row[name]) for name in by), []).append((row[x], row[y]))
-    for label, points in lines.items():
-        placed = sorted((at, value) for at, value in points if at is not None)
-        if placed:
-            axes.plot(*zip(*placed, strict=True), marker="o", label=label)
-        for at, value in points:
-            if at is None:
-                axes.axhline(value, linestyle="--", color="grey", label=label)
-    axes.set(xlabel=x, ylabel=y.replace("_per_s", "/s").replace("_", " "))
-    if log:
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)
-    if all(isinstance(row[x], (int, float)) and row[x] > 0 for row in rows if row[x] is not None):
-        axes.set_xscale("log", base=2)
-    axes.grid(visible=True, alpha=0.25)
-    axes.legend(fontsize="small")
 
 
 def pick(rows: Iterable[Row], **wanted: Any) -> list[Row]:

@@ -6,16 +6,13 @@ A larger node means fewer levels and more words to compare on each. Whole period
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import benchmarks.papers.chain.index  # noqa: F401 - registers its kinds
 from benchmarks.harness import Cell, Finding, Row, judge_aim
-from benchmarks.papers.index_experiment import IndexExperiment, draw, pick, power, speeds, values
+from benchmarks.papers.index_experiment import BASELINE, IndexExperiment, pick, power, speeds, values
 from benchmarks.papers.index_join import IndexJoin, Measured
 from streamjoin.indexes.registry import make_index
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SETTING = {"im_tree": "fanout", "pim_tree": "fanout", "ib_chain": "immutable_fanout"}
 _CLOSE_ENOUGH = 0.95
@@ -26,7 +23,8 @@ class Fanout(IndexExperiment):
 
     title = "throughput against the fan-out of immutable trees, match rate 2"
     claim = "SIGMOD paper, section 3.1: an immutable tree has more children per node than a B+-tree (f_ib > f_b)"
-    absent = ("fanout",)
+    against: ClassVar = {"index": BASELINE, "fanout": None}
+    across, lines = "fanout", ("window", "index")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every power of two that the kernels know; the chain at one window, since its period is long."""
@@ -45,10 +43,6 @@ class Fanout(IndexExperiment):
     def explain(self, join: IndexJoin, measured: Measured) -> Mapping[str, Any]:  # noqa: ARG002
         """Nodes that a search goes through."""
         return {"searched_nodes": measured.steps["search"] / measured.tuples}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the fan-out."""
-        draw(figure.subplots(), rows, x="fanout", by=("window", "index"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The best fan-out of each index, and what the default gives."""

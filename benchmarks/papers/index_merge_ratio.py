@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from benchmarks.harness import Cell, Finding, Row, judge_aim, judge_claim
-from benchmarks.papers.index_experiment import IndexExperiment, draw, pick, power, speeds, values
+from benchmarks.papers.index_experiment import BASELINE, IndexExperiment, pick, power, speeds, values
+from benchmarks.report_lines import draw_lines
 from streamjoin.indexes.registry import make_index
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class MergeRatio(IndexExperiment):
     """One index at every merge ratio."""
 
     index: ClassVar[str]
-    absent = ("merge_ratio",)
+    against: ClassVar = {"index": BASELINE, "merge_ratio": None}
     settings = ("merge_ratio",)
     repeats = 2  # a period at m = 1 and w = 2^23 is 2^24 tuples long
 
@@ -38,7 +39,7 @@ class MergeRatio(IndexExperiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Throughput against the ratio, a line a window."""
-        draw(figure.subplots(), pick(rows, index=self.index), x="merge_ratio", by=("window",))
+        draw_lines(figure.subplots(), pick(rows, index=self.index), x="merge_ratio", by=("window",))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The best ratio by window, both ends, the spread, and the ratio that the index chooses itself."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Row, human
-from benchmarks.papers.index_experiment import LEAST, IndexExperiment, draw, met, pick, power
+from benchmarks.papers.index_experiment import LEAST, IndexExperiment, met, pick, power
+from benchmarks.report_lines import draw_lines
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Speed(IndexExperiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """A panel a task size."""
         for axes, task in zip(figure.subplots(1, len(_TASKS), sharey=True), _TASKS, strict=True):
-            draw(axes, pick(rows, task=task), x="window", by=("index", "through"))
+            draw_lines(axes, pick(rows, task=task), x="window", by=("index", "through"))
             axes.set_title(f"tasks of {task}", fontsize="small")
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,10 +19,6 @@ from benchmarks.papers.crowding import crowding, uncrowded
 from benchmarks.papers.llhj_latency import of
 from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.papers.llhj_streams import Stream
-from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WINDOW = 1 << 16
 PUNCTUATED = "low_latency_handshake punctuated"
@@ -43,16 +39,14 @@ class Figure17(Experiment):
     measure = "tuples_per_s"
     unit = "tuples/s"
     repeats = 1
+    against: ClassVar = {"system": HANDSHAKE}
+    across, lines = "nodes", ("system",)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Three systems at every number of nodes."""
         window = _QUICK_WINDOW if quick else WINDOW
         systems = (HANDSHAKE, LOW_LATENCY, PUNCTUATED)
         return [{"system": s, "nodes": n, "window": window} for n in uncrowded(quick, _OTHERS) for s in systems]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The original join with as many nodes."""
-        return None if cell["system"] == HANDSHAKE else {**cell, "system": HANDSHAKE}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Send tuples for a while through full windows; with punctuation, beside runs without, in turn."""
@@ -87,10 +81,6 @@ class Figure17(Experiment):
             "results": len(outcome.pairs),
             "punctuations": len(outcome.punctuations),
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Tuples a second against nodes."""
-        draw_lines(figure.subplots(), rows, x="nodes", y="tuples_per_s", by=("system",))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Both joins beside each other, the growth with nodes, the cost of punctuation."""

@@ -6,15 +6,10 @@ Paced by the machine's clock; windows of 1 second for the paper's 15 minutes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from benchmarks.harness import Cell, Finding, Row, judge_claim
 from benchmarks.papers.llhj_latency import LatencyExperiment, chain_lengths, crowded, low_latency_findings, of
 from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY
-from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BATCHES = (64, 4)
 WINDOWS = (1.0, 1.0)
@@ -30,6 +25,7 @@ class Figure18(LatencyExperiment):
         "LLHJ, figure 18: almost four orders of magnitude between the two, with windows of 15 minutes and batches of 64"
     )
     repeats = 1
+    across, lines, log = "nodes", ("system", "batch"), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Both joins with 2 nodes and the two greatest numbers: with one there is nothing to flow along."""
@@ -39,10 +35,6 @@ class Figure18(LatencyExperiment):
             cells.append(self.cell(HANDSHAKE, nodes, 1, WINDOWS, quick))
             cells += [self.cell(LOW_LATENCY, nodes, batch, WINDOWS, quick) for batch in BATCHES]
         return cells
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Mean latency against nodes."""
-        draw_lines(figure.subplots(), rows, x="nodes", y="latency_ms", by=("system", "batch"), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The factor between both joins, what nodes change, and the aims at batch 4."""

@@ -7,17 +7,13 @@ lets them out. The original join has nothing of the kind: results must be held a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Finding, Row, human, judge_claim
 from benchmarks.papers.llhj_latency import LatencyExperiment, chain_lengths, of, steady
 from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, Outcome
-from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _PAPER_MOST = 30_000
 
@@ -40,6 +36,7 @@ class Figure21(LatencyExperiment):
     unit = "results (less is better)"
     output = "sort"
     repeats = 1
+    across, lines, log = "nodes", ("system",), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Both joins at every number of nodes from 2 on."""
@@ -57,10 +54,6 @@ class Figure21(LatencyExperiment):
             "results_a_window": a_window,
             "punctuations": len(outcome.punctuations),
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """The buffer against nodes."""
-        draw_lines(figure.subplots(), rows, x="nodes", y="buffer", by=("system",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """A few thousand at most, orders of magnitude below what would be held without punctuations."""

@@ -59,6 +59,7 @@ class LatencyExperiment(Experiment):
 
     measure = "latency_ms"
     unit = "ms (less is better)"
+    against: ClassVar = {"system": HANDSHAKE, "batch": 1}
     repeats = 3
     warmups = 0
     output: ClassVar[str] = "collect"
@@ -108,10 +109,6 @@ class LatencyExperiment(Experiment):
             "system": system, "nodes": nodes, "batch": own,
             "window_r": windows[0] * scale, "window_s": windows[1] * scale,
         }  # fmt: skip
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The original join on the same windows and nodes."""
-        return None if cell["system"] == HANDSHAKE else {**cell, "system": HANDSHAKE, "batch": 1}
 
 
 @cache

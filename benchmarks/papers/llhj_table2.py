@@ -8,7 +8,7 @@ as well: the most nodes that have a core each are two fewer than the machine has
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from benchmarks.hardware import cores
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
@@ -16,10 +16,6 @@ from benchmarks.papers.llhj_fig17 import found, spreads
 from benchmarks.papers.llhj_latency import crowded, node_counts, of
 from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.papers.llhj_streams import Stream
-from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SYSTEMS = {"scan": None, "hashed": "hashed", "pim_tree": "pim_tree"}
 _COMPARISONS = 1 << 32
@@ -36,7 +32,9 @@ class Table2(Experiment):
     claim = "LLHJ, table 2: 5,125 tuples/s handshake, 5,117 low-latency, 225,234 with a hash table a node: 44 times"
     measure = "tuples_per_s"
     unit = "tuples/s"
+    against: ClassVar = {"system": HANDSHAKE, "index": "scan"}
     repeats = 3
+    across, lines, log = "nodes", ("system", "index"), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """The paper's three and the PIM-Tree, at the machine's numbers of nodes."""
@@ -47,10 +45,6 @@ class Table2(Experiment):
             for system, index in ((HANDSHAKE, "scan"), *((LOW_LATENCY, index) for index in _SYSTEMS))
         ]
 
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The original join with as many nodes."""
-        return None if cell["system"] == HANDSHAKE else {**cell, "system": HANDSHAKE, "index": "scan"}
-
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Send tuples for a while through full windows."""
         window, index = cell["window"], _SYSTEMS[cell["index"]]
@@ -59,10 +53,6 @@ class Table2(Experiment):
         stream = Stream(window + count, (window, window), filled=window, keyed=True, values=window, seed=context.seed)
         outcome = ChainRun(cell["system"], cell["nodes"], stream, index=index).run(paced=False, most=1 << 22)
         return {"tuples_per_s": 2 * count / outcome.seconds, "results_per_tuple": len(outcome.pairs) / (2 * count)}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Tuples a second against nodes."""
-        draw_lines(figure.subplots(), rows, x="nodes", y="tuples_per_s", by=("system", "index"), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Both joins, what an index gains, and whether nodes slow it down."""

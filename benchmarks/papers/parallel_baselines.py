@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -165,6 +165,7 @@ class Baselines(Experiment):
     )
     measure = "comparisons_per_s"
     unit = "comparisons/s"
+    against: ClassVar = {"system": "three_step", "task": 1, "threads": 1}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every number of threads that the machine has cores for."""
@@ -178,11 +179,6 @@ class Baselines(Experiment):
             for window in windows
             for system, task, n in systems
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """One thread, one tuple after another."""
-        base = {"window": cell["window"], "system": "three_step", "task": 1, "threads": 1}
-        return None if cell == base else base
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Time the whole stream on the clock; threads are started before."""

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.papers.index_experiment import draw
 from benchmarks.papers.index_join import TASK, IndexJoin
 from benchmarks.papers.index_keys import Keys, keys_for
 from benchmarks.papers.parallel_join import ParallelJoin, Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BASELINE = "pim_tree"
 PARALLEL = "pim_parallel"
@@ -53,6 +49,8 @@ class ParallelExperiment(Experiment):
     settings: ClassVar[Sequence[str]] = ()
     """The parameters of a cell that are settings of the trees."""
     self_join: ClassVar[bool] = False
+    across = "window"
+    lines: ClassVar[Sequence[str]] = ("system", "threads")
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], ParallelJoin | IndexJoin] = {}
@@ -114,10 +112,6 @@ class ParallelExperiment(Experiment):
             if isinstance(join, ParallelJoin):
                 join.close()
         self._kept.clear()
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the window, a line for each system and number of threads."""
-        draw(figure.subplots(), rows, x="window", by=("system", "threads"))
 
 
 def run_all_threads(

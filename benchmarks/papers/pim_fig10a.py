@@ -8,11 +8,11 @@ share of the clock that the thread had. Both trees have the merge ratio that the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import benchmarks.papers.chain.index  # noqa: F401 - registers its kinds
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import SAME, IndexExperiment, pick, power, values
+from benchmarks.papers.index_experiment import BASELINE, SAME, IndexExperiment, pick, power, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ class CostBySteps(IndexExperiment):
         "at 2^23"
     )
     settings = ("merge_ratio",)
-    absent = ("merge_ratio",)
+    against: ClassVar = {"index": BASELINE, "merge_ratio": None}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """The paper's two windows; the chains at the first only, their period at 2^23 being 2^24 tuples."""

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import LEAST, IndexExperiment, draw, pick, power, speeds, values
+from benchmarks.papers.index_experiment import LEAST, IndexExperiment, pick, power, speeds, values
 from benchmarks.papers.index_keys import keys_for
 from benchmarks.papers.parallel_experiment import PARALLEL, thread_counts
 from benchmarks.papers.parallel_join import ParallelJoin
+from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +79,7 @@ class MatchRate(IndexExperiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Throughput against the rate wanted."""
         axes = figure.subplots()
-        draw(axes, rows, x="wanted", by=("index",), log=True)
+        draw_lines(axes, rows, x="wanted", by=("index",), log=True)
         axes.set_xlabel("matches per tuple")
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:

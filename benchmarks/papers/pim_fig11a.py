@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from benchmarks.harness import Cell, Finding, Row, human, judge_claim
-from benchmarks.papers.index_experiment import draw, pick, power, speeds, values
+from benchmarks.papers.index_experiment import pick, power, speeds, values
 from benchmarks.papers.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SIZES = (1, 2, 4, 8, 16, 64, 256)
 _PAPER_GROWS, _PAPER_ENOUGH = 4, 8
@@ -25,6 +21,7 @@ class TaskSize(ParallelExperiment):
         "figure 11a: throughput grows steadily up to tasks of four tuples and hardly beyond eight; very small tasks "
         "pay for the queue's lock"
     )
+    across, lines = "task", ("window", "system")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Two windows."""
@@ -37,10 +34,6 @@ class TaskSize(ParallelExperiment):
             for system, threads, each in ((BASELINE, 1, (None,)), (PARALLEL, most, sizes))
             for size in each
         ]
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the task size."""
-        draw(figure.subplots(), rows, x="task", by=("window", "system"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Where throughput stops growing, and what small tasks cost."""

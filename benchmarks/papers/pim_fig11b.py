@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import draw, pick, power, values
+from benchmarks.papers.index_experiment import pick, power, values
 from benchmarks.papers.parallel_experiment import LEAST, LOAD, PARALLEL, ParallelExperiment, latencies, thread_counts
+from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +60,7 @@ class TaskLatency(ParallelExperiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Latency against the task size."""
-        draw(figure.subplots(), rows, x="task", by=("window",), y="mean_us", log=True)
+        draw_lines(figure.subplots(), rows, x="task", by=("window",), y="mean_us", log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """How latency grows with tasks and with the window."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Finding, Row, judge_aim, judge_claim, not_tested
-from benchmarks.papers.index_experiment import draw, pick, power
+from benchmarks.papers.index_experiment import pick, power
 from benchmarks.papers.parallel_experiment import (
     BASELINE,
     LOCKLESS,
@@ -17,9 +16,6 @@ from benchmarks.papers.parallel_experiment import (
     thread_counts,
 )
 from benchmarks.spreads import spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _AIMS = {2: 1.6, 16: 6.0}
 _NOTHING = 0.05  # of the speed of one thread: repeats differ by as much
@@ -36,6 +32,7 @@ class Threads(ParallelExperiment):
         "figure 12a, w = 2^20: concurrency control costs one thread 40% in a two-way and 26% in a self-join; 8 threads "
         "are 4.6 and 4 times one thread with it, 16 (hyperthreads) 5.7 and 5 times"
     )
+    across, lines = "threads", ("window", "self_join", "system")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """The paper's window."""
@@ -50,10 +47,6 @@ class Threads(ParallelExperiment):
     def baseline(self, cell: Cell) -> Cell | None:
         """The single-threaded join on the same point."""
         return None if cell["system"] == BASELINE else {**cell, "system": BASELINE, "threads": 1}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against threads."""
-        draw(figure.subplots(), rows, x="threads", by=("window", "self_join", "system"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The cost of one thread, and the gain of many."""

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import draw
 from benchmarks.papers.index_keys import Drift, ShapedKeys, gaussian
 from benchmarks.papers.parallel_experiment import PARALLEL, ParallelExperiment, answer, thread_counts
 from benchmarks.papers.parallel_join import ParallelJoin
 from benchmarks.papers.pim_fig8c import depths
+from benchmarks.report_lines import draw_lines
 from streamjoin.kernels.trees.task import INSERTS
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ class Drifting(ParallelExperiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Speed against the drift, and the largest sub-index's share."""
         left, right = figure.subplots(1, 2)
-        draw(left, rows, x="drift", by=("layout",))
-        draw(right, rows, x="drift", by=("layout",), y="largest_share")
+        draw_lines(left, rows, x="drift", by=("layout",))
+        draw_lines(right, rows, x="drift", by=("layout",), y="largest_share")
         for axes, what in ((left, "figure 13c: speed during the drift"), (right, "figure 13b: the fullest sub-index")):
             axes.set_xscale("symlog", linthresh=1)
             axes.set(title=what, xlabel="how far the centre moves within ten windows")

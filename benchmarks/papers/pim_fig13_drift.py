@@ -9,14 +9,15 @@ what counts is how far the centre moves between two merges, and that is set in w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim, not_tested
-from benchmarks.papers.index_experiment import SAME, IndexExperiment, draw, pick
+from benchmarks.papers.index_experiment import BASELINE, SAME, IndexExperiment, pick
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import Drift, ShapedKeys, gaussian
+from benchmarks.report_lines import draw_lines
 from streamjoin.pim_tree.pim_tree import PimTreeIndex
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ShiftingGaussian(IndexExperiment):
         "of them gets 77% and 70% get almost none; slow drifts (r up to 0.2) cost nothing, fast ones (0.8, 1) leave "
         "16% of the throughput, as threads queue for one sub-index's lock; once the drift ends, throughput recovers"
     )
-    absent = ("layout",)
+    against: ClassVar = {"index": BASELINE, "layout": None}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """The paper's drifts, and one ten times as fast as its fastest."""
@@ -89,8 +90,8 @@ class ShiftingGaussian(IndexExperiment):
             }
             for row in rows
         ]
-        draw(left, shares, x="drift", by=("system",), y="during")
-        draw(right, pick(shares, index="pim_tree"), x="drift", by=("system",), y="largest_share")
+        draw_lines(left, shares, x="drift", by=("system",), y="during")
+        draw_lines(right, pick(shares, index="pim_tree"), x="drift", by=("system",), y="largest_share")
         for axes in (left, right):
             axes.set_xscale("symlog", linthresh=1)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import benchmarks.papers.chain.index  # noqa: F401 - registers its kinds
 from benchmarks.harness import Cell, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import IndexExperiment, draw, mean, pick, speeds, values
+from benchmarks.papers.index_experiment import BASELINE, IndexExperiment, mean, pick, speeds, values
 from benchmarks.papers.index_join import IndexJoin, Measured
+from benchmarks.report_lines import draw_lines
 from benchmarks.spreads import spread
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class ChainLength(IndexExperiment):
         "figure 8b, w = 2^20: a chain of immutable trees is half as fast again as one of B+-trees; both are fastest at "
         "length 2 and slow down with every link, since a search visits them all"
     )
-    absent = ("length",)
+    against: ClassVar = {"index": BASELINE, "length": None}
     settings = ("length",)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
@@ -43,7 +44,7 @@ class ChainLength(IndexExperiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Throughput against the length."""
         axes = figure.subplots()
-        draw(axes, rows, x="length", by=("index",))
+        draw_lines(axes, rows, x="length", by=("index",))
         axes.set_xscale("linear")
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from benchmarks.harness import Cell, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import IndexExperiment, draw, pick, power, speeds, values
+from benchmarks.papers.index_experiment import BASELINE, IndexExperiment, pick, power, speeds, values
 from benchmarks.papers.index_join import IndexJoin, Measured
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _FANOUT = 32  # the paper's f_ib
 _LITTLE = 1.5
@@ -32,8 +29,9 @@ class InsertionDepth(IndexExperiment):
         "figure 8c: with one thread the insertion depth matters little at any window size, and the deepest one costs "
         "throughput, since the search of T_S for the sub-index gets longer"
     )
-    absent = ("insertion_depth",)
+    against: ClassVar = {"index": BASELINE, "insertion_depth": None}
     settings = ("insertion_depth",)
+    across, lines = "window", ("index", "insertion_depth")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """All depths that a window has."""
@@ -52,10 +50,6 @@ class InsertionDepth(IndexExperiment):
         """How many sub-indexes there are and what an insert goes through."""
         subs = join.left.settings().get("sub_indexes", 1)
         return {"sub_indexes": subs, "insert_steps": measured.steps["insert"] / measured.tuples}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the window, a line a depth."""
-        draw(figure.subplots(), rows, x="window", by=("index", "insertion_depth"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The spread over the depths, and the deepest."""

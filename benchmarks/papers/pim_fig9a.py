@@ -7,16 +7,13 @@ window whose root has the most children is therefore three quarters of the paper
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, human, judge_claim
-from benchmarks.papers.index_experiment import draw, pick, power, speeds, values
+from benchmarks.papers.index_experiment import pick, power, speeds, values
 from benchmarks.papers.parallel_experiment import BASELINE, PARALLEL, ParallelExperiment, thread_counts
 from benchmarks.papers.parallel_join import ParallelJoin
 from benchmarks.papers.pim_fig8c import depths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _WIDTH = 16  # what the tree itself chooses for its merge ratio
 _WIDEST, _DEEPER = 3 << 18, 1 << 21
@@ -33,6 +30,7 @@ class ParallelDepth(ParallelExperiment):
         "3 and 4 are no better than the one before"
     )
     settings = ("insertion_depth", "width")
+    across, lines = "insertion_depth", ("window", "system")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every depth of each window; the width of chunks is the same at all, so that only the depth differs."""
@@ -51,10 +49,6 @@ class ParallelDepth(ParallelExperiment):
     def explain(self, join: ParallelJoin, cell: Cell, context: Context) -> Mapping[str, Any]:  # noqa: ARG002
         """How many sub-indexes the depth gives."""
         return {"sub_indexes": len(join.sides[0].sub_index_sizes())}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the depth."""
-        draw(figure.subplots(), rows, x="insertion_depth", by=("window", "system"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """What few sub-indexes cost, by window, and where more no longer help."""

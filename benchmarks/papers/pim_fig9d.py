@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import draw, pick, power, speeds, values
+from benchmarks.papers.index_experiment import pick, power, speeds, values
 from benchmarks.papers.parallel_experiment import BASELINE, PAPER_MERGE, PARALLEL, ParallelExperiment, thread_counts
 from benchmarks.papers.parallel_join import ParallelJoin
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class ParallelMergeRatio(ParallelExperiment):
@@ -23,6 +20,7 @@ class ParallelMergeRatio(ParallelExperiment):
         "than a single-threaded one; the ratio matters most in small windows"
     )
     settings = ("merge_ratio",)
+    across, lines = "merge_ratio", ("window", "system")
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """The paper's ratios."""
@@ -41,10 +39,6 @@ class ParallelMergeRatio(ParallelExperiment):
     def explain(self, join: ParallelJoin, cell: Cell, context: Context) -> Mapping[str, Any]:  # noqa: ARG002
         """The chunks that go with the ratio."""
         return {"width": join.sides[0].settings()["width"]}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Throughput against the ratio."""
-        draw(figure.subplots(), rows, x="merge_ratio", by=("window", "system"))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The best ratio of each window, and what the ratio is worth."""

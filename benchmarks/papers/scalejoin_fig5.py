@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.hardware import allowed
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
-from benchmarks.papers.index_experiment import draw, pick, values
+from benchmarks.papers.index_experiment import pick, values
 from benchmarks.papers.scalejoin_stream import scalejoin_comparisons, thread_grid
+from benchmarks.report_lines import draw_lines
 from benchmarks.spreads import spread
 
 if TYPE_CHECKING:
@@ -35,15 +36,12 @@ class Scalability(Experiment):
     )
     measure = "comparisons_per_s"
     unit = "comparisons/s"
+    against: ClassVar = {"threads": 1}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Three windows, threads up to the cores."""
         windows = (1 << 14,) if quick else (1 << 16, 1 << 18, 1 << 20)
         return [{"window": window, "threads": n} for window in windows for n in thread_grid(quick)]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """One thread."""
-        return None if cell["threads"] == 1 else {**cell, "threads": 1}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """A stretch of the stream over full windows."""
@@ -59,8 +57,8 @@ class Scalability(Experiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Comparisons and tuples a second against threads."""
         left, right = figure.subplots(1, 2)
-        draw(left, rows, x="threads", y=self.measure, by=("window",))
-        draw(right, rows, x="threads", y="tuples_per_s", by=("window",), log=True)
+        draw_lines(left, rows, x="threads", y=self.measure, by=("window",))
+        draw_lines(right, rows, x="threads", y="tuples_per_s", by=("window",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Linear growth, the square root of it, the balance, and our own aims."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim, not_tested
 from benchmarks.papers.crowding import crowding, uncrowded
@@ -18,10 +18,6 @@ from benchmarks.papers.llhj_latency import of
 from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun
 from benchmarks.papers.llhj_streams import Stream
 from benchmarks.papers.scalejoin_stream import scalejoin_comparisons
-from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SCALEJOIN = "scalejoin"
 _WINDOW = {True: 1 << 12, False: 1 << 16}
@@ -40,16 +36,14 @@ class Figure6(Experiment):
     measure = "comparisons_per_s"
     unit = "comparisons/s"
     repeats = 3
+    against: ClassVar = {"system": HANDSHAKE}
+    across, lines = "threads", ("system",)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Three joins at every number of threads."""
         systems = (HANDSHAKE, LOW_LATENCY, SCALEJOIN)
         threads = uncrowded(quick, _OTHERS)
         return [{"system": s, "threads": n, "window": _WINDOW[quick]} for n in threads for s in systems]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The original handshake join with as many threads."""
-        return None if cell["system"] == HANDSHAKE else {**cell, "system": HANDSHAKE}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Send tuples for a while through full windows."""
@@ -66,10 +60,6 @@ class Figure6(Experiment):
             "tuples_per_s": 2 * count / outcome.seconds,
             "results": len(outcome.pairs),
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Comparisons a second against threads."""
-        draw_lines(figure.subplots(), rows, x="threads", y="comparisons_per_s", by=("system",))
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Whether ScaleJoin is ahead, and by an amount that grows."""

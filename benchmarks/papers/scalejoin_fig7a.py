@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from benchmarks.hardware import cores
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim, not_tested
 from benchmarks.papers.gate_ends import PLACES, add_all, read_all
-from benchmarks.papers.index_experiment import draw
 from benchmarks.papers.scalejoin_stream import thread_grid
+from benchmarks.report_lines import draw_lines
 from streamjoin.model.errors import StateError
 from streamjoin.scalejoin.gate import GateArena
 from streamjoin.windows.crew import Crew
@@ -68,6 +68,7 @@ class GateRate(Experiment):
     claim = "figure 7a: the rate grows with the sources to 150 thousand tuples/s and does not fall with the readers"
     measure = "tuples_per_s"
     unit = "tuples/s"
+    against: ClassVar = {"readers": 1}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Sources and readers up to the cores; on two cores up to four of each."""
@@ -79,10 +80,6 @@ class GateRate(Experiment):
             for readers in several
         ]
 
-    def baseline(self, cell: Cell) -> Cell | None:
-        """One reader."""
-        return None if cell["readers"] == 1 else {**cell, "readers": 1}
-
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Pass a column through."""
         rate = gate_rate(cell["sources"], cell["readers"], _TUPLES[context.quick], context.seed, cell["at_once"])
@@ -91,8 +88,8 @@ class GateRate(Experiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """The rate against readers, a line a number of sources; and against sources, by how many tuples a call adds."""
         left, right = figure.subplots(1, 2, sharey=True)
-        draw(left, [row for row in rows if row["at_once"] > 1], x="readers", by=("sources",), log=True)
-        draw(right, [row for row in rows if row["readers"] == 1], x="sources", by=("at_once",), log=True)
+        draw_lines(left, [row for row in rows if row["at_once"] > 1], x="readers", by=("sources",), log=True)
+        draw_lines(right, [row for row in rows if row["readers"] == 1], x="sources", by=("at_once",), log=True)
         for axes, what in ((left, "sources, 64 per call"), (right, "tuples per call, one reader")):
             axes.legend(title=what, fontsize="small")
 

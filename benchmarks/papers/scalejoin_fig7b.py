@@ -7,13 +7,14 @@ when the tuple was due, not from when the gate had room for it, to when the cons
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_claim
-from benchmarks.papers.index_experiment import draw, values
+from benchmarks.papers.index_experiment import values
 from benchmarks.papers.scalejoin_stream import alternating, run_stream, scalejoin_comparisons, thread_grid
+from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,15 +34,12 @@ class Latency(Experiment):
     measure = "quickness"
     unit = "1 / mean latency in s"
     repeats = 2
+    against: ClassVar = {"threads": 1}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Two windows, threads up to the cores."""
         windows = (1 << 14,) if quick else (1 << 16, 1 << 18)
         return [{"window": window, "threads": n} for window in windows for n in thread_grid(quick)]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """One thread."""
-        return None if cell["threads"] == 1 else {**cell, "threads": 1}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Full rate, then four fifths of it in real time."""
@@ -63,7 +61,7 @@ class Latency(Experiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Mean latency against threads."""
-        draw(figure.subplots(), rows, x="threads", y="mean_ms", by=("window",), log=True)
+        draw_lines(figure.subplots(), rows, x="threads", y="mean_ms", by=("window",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The paper's bound, the growth with threads, and whether the machine kept up."""

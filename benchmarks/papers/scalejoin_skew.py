@@ -63,6 +63,7 @@ class Skew(Experiment):
 
     threads: ClassVar[int]
     paper_std: ClassVar[float]
+    against: ClassVar = {"threads": 1}
 
     @abstractmethod
     def rates(self) -> tuple[Sequence[Rate], Sequence[Rate]]:
@@ -72,10 +73,6 @@ class Skew(Experiment):
         """The paper's number of threads, and one."""
         seconds, window = (12, 4) if quick else (60, 20)
         return [{"threads": n, "seconds": seconds, "window_s": window} for n in (1, self.threads)]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """One thread."""
-        return None if cell["threads"] == 1 else {**cell, "threads": 1}
 
     def streams(self, seconds: int) -> list[Stream]:
         """All sources, R's first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.papers import ajoin_workload as ajoin
@@ -33,6 +33,7 @@ class AdhocEngine(Experiment):
     unit = "tuples/s"
     repeats = 3
     warmups = 1
+    against: ClassVar = {"system": CORE}
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
@@ -44,10 +45,6 @@ class AdhocEngine(Experiment):
             for count in ((1, 5) if quick else (1, 20, 100, 500))
             for system in (CORE, MEMORY, CHECKPOINT)
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The core alone."""
-        return None if cell["system"] == CORE else {**cell, "system": CORE}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Create the queries, fill the windows, and time the batches after."""

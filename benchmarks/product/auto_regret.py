@@ -81,10 +81,6 @@ class AutoRegret(Experiment):
             and (cell["condition"] != _FACING or cell["window"] <= _LARGEST_SCANNED)
         ]
 
-    def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
-        """None: a point holds its own rivals."""
-        return None
-
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """All algorithms at one point, in turns."""
         rng = np.random.default_rng(context.seed)

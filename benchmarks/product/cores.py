@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -104,16 +104,13 @@ class Cores(Experiment):
     unit = "tuples/s (2-D band: comparisons/s)"
     repeats = 2
     warmups = 0
+    against: ClassVar = {"workers": 1}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every system with 1, 2, 4, ... workers, and with one for each core."""
         most = min(2, cores()) if quick else cores()
         counts = sorted({n for n in (1, 2, 4, 8, 16, 32, 64) if n < most} | {most})
         return [{"system": system, "workers": n} for system in (*SYSTEMS, _HARNESS) for n in counts]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The same system with one worker."""
-        return None if cell["workers"] == 1 else {**cell, "workers": 1}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the windows, push twice, then push for about a second."""

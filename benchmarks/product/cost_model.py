@@ -10,12 +10,12 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from math import exp, log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_aim
-from benchmarks.papers.index_experiment import draw
 from benchmarks.papers.parallel_experiment import thread_counts
+from benchmarks.report_lines import draw_lines
 from benchmarks.workload import BandWorkload
 from streamjoin.joins.auto import AlgorithmRequest
 from streamjoin.joins.cost import algorithm_cost
@@ -39,6 +39,7 @@ class CostModel(Experiment):
     title = "cost model: predicted and measured ns per tuple, band, match rate 2"
     measure = "tuples_per_s"
     unit = "tuples/s"
+    against: ClassVar = {"algorithm": SWEEP, "workers": 1}
     repeats = 3
     warmups = 0
 
@@ -58,11 +59,6 @@ class CostModel(Experiment):
             for name, n in systems
             for push in pushes
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The sweep with one worker, at the same point."""
-        base = {**cell, "algorithm": SWEEP, "workers": 1}
-        return None if cell == base else base
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Push for a while."""
@@ -112,7 +108,7 @@ class CostModel(Experiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Predicted against measured, a point a cell."""
         axes = figure.subplots()
-        draw(axes, sorted(rows, key=lambda row: float(row["measured_ns"])), x="measured_ns", y="predicted_ns",
+        draw_lines(axes, sorted(rows, key=lambda row: float(row["measured_ns"])), x="measured_ns", y="predicted_ns",
              by=("algorithm",), log=True)  # fmt: skip
         ends = [min(row["measured_ns"] for row in rows), max(row["measured_ns"] for row in rows)]
         axes.plot(ends, ends, linestyle=":", color="grey")

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.report import plot_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _ROWS, _SHARES = 20_000, (0.1, 0.01, 0.001)
 _OURS, _DUCKDB, _POLARS = "streamjoin", "duckdb", "polars"
@@ -31,15 +27,13 @@ class InequalitiesExperiment(Experiment):
     title = "two comparisons of columns: streamjoin, DuckDB's IEJoin and Polars' join_where"
     measure = "seconds"
     unit = "s of processor"
+    against: ClassVar = {"system": _DUCKDB}
+    across, lines, log = "share", ("system",), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each system at each share of matching pairs."""
         shares = _SHARES[-1:] if quick else _SHARES
         return [{"share": share, "system": system} for share in shares for system in (_DUCKDB, _POLARS, _OURS)]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """DuckDB."""
-        return None if cell["system"] == _DUCKDB else {**cell, "system": _DUCKDB}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Join once to compile and to warm caches, then measure the best of three."""
@@ -54,10 +48,6 @@ class InequalitiesExperiment(Experiment):
             rows = join(left, right)
             took.append(time.process_time() - begin)
         return {"seconds": min(took), "matches": rows}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Seconds by share."""
-        plot_lines(figure, rows, x="share", y=self.measure, by=["system"], ylabel=self.unit)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """How much longer than its rivals streamjoin takes at the smallest share."""

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.report import plot_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _BATCH, _MEASURED, _SCANNED = 1 << 16, 4, 1 << 10
 _SHORTEST, _DECADES, _MATCHES = 10, 3, 3
@@ -33,14 +29,12 @@ class IntervalExperiment(Experiment):
     title = "conditions on intervals: classes by length, the nested loop and DuckDB"
     measure = "tuples_per_s"
     unit = "tuples/s"
+    against: ClassVar = {"system": _LOOP}
+    across, lines, log = "window", ("system",), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each system at one window."""
         return [{"window": 1 << (17 if quick else 20), "system": system} for system in (_LOOP, _DUCKDB, _OURS)]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The nested loop."""
-        return None if cell["system"] == _LOOP else {**cell, "system": _LOOP}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the windows, then push a few batches."""
@@ -61,10 +55,6 @@ class IntervalExperiment(Experiment):
         pushes = [(points(n), intervals(n)) for _ in range(_MEASURED + 1)]
         took, rows = (_rejoin if cell["system"] == _DUCKDB else _join)(cell, stored, pushes)
         return {"tuples_per_s": 2 * _MEASURED * n / took, "rows_per_tuple": rows / (2 * _MEASURED * n)}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Tuples per second by system."""
-        plot_lines(figure, rows, x="window", y=self.measure, by=["system"], ylabel=self.unit)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """How many times faster than its rivals the index is."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
-from benchmarks.report import plot_lines
+from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ class LargeWindow(Experiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Rate against the window."""
         named = [{**row, "join": "sj.open(spec, workers=2)"} for row in rows]
-        plot_lines(figure, named, x="window", y=self.measure, by=["join"], ylabel=self.unit)
+        draw_lines(figure.subplots(), named, x="window", y=self.measure, by=("join",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Whether the largest window is joined at a rate of the same order as the smallest."""

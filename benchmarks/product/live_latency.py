@@ -25,7 +25,7 @@ import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Finding, Judgement, Row, human, judge_aim
 from benchmarks.papers.parallel_experiment import cores
 from benchmarks.product.live_feed import Batches, LiveLoad, Seen, pace, saturate
-from benchmarks.report import plot_lines
+from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -190,9 +190,8 @@ class LiveLatency(Experiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Median latency by load."""
-        plot_lines(
-            figure, [row for row in rows if "load" in row], x="load", y=self.measure, by=["algorithm"], ylabel=self.unit
-        )
+        loads = [row for row in rows if "load" in row]
+        draw_lines(figure.subplots(), loads, x="load", y=self.measure, by=("algorithm",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The aims at the door, and of the two handshake joins; latencies by load are told."""

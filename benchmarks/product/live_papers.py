@@ -9,16 +9,12 @@ columns, pushed from threads in batches of 4 or 64, and a consumer stamps the ro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.papers.llhj_latency import model
 from benchmarks.papers.parallel_experiment import cores
 from benchmarks.product.live_feed import LiveLoad, pace, saturate
-from benchmarks.report import plot_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HANDSHAKE, LOW_LATENCY, SCALEJOIN = "handshake", "low_latency_handshake", "scalejoin"
 _RATE = 16_000
@@ -41,6 +37,7 @@ class LivePapers(Experiment):
     unit = "ms (less is better)"
     repeats = 1
     warmups = 0
+    across, lines, log = "workers", ("system", "batch", "window_r"), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Both handshake joins on two pairs of windows, and ScaleJoin near its full rate."""
@@ -79,10 +76,6 @@ class LivePapers(Experiment):
         most = saturate(load, cell["batch"], seconds / 3, context.seed)
         seen = pace(load, most * _SCALEJOIN_LOAD, 0, seconds, context.seed, rows=cell["batch"])
         return {**seen.summary(seconds / 5), "most_tuples_per_s": most}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Mean latency by threads."""
-        plot_lines(figure, rows, x="workers", y=self.measure, by=["system", "batch", "window_r"], ylabel=self.unit)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """What the papers say beside what came out."""

@@ -10,17 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from benchmarks.report import plot_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LARGE = 1 << 16
 _PUSH, _LIVE = "push", "live"
@@ -34,7 +30,9 @@ class LiveRate(Experiment):
     title = "sj.live: tuples per second by the size of a push, beside sj.open in large batches"
     measure = "tuples_per_s"
     unit = "tuples/s"
+    against: ClassVar = {"system": _PUSH, "rows": _LARGE, "sources": 2}
     repeats = 5
+    across, lines, log = "rows", ("system", "sources"), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Pushes of 64 tuples to many."""
@@ -44,10 +42,6 @@ class LiveRate(Experiment):
         live = [{**common, "system": _LIVE, "rows": n} for n in rows]
         many = [] if quick else [{**common, "system": _LIVE, "rows": n, "sources": 8} for n in rows[:3]]
         return [{**common, "system": _PUSH, "rows": _LARGE}, *live, *many]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """`push` in large batches."""
-        return None if cell["system"] == _PUSH else {**cell, "system": _PUSH, "rows": _LARGE, "sources": 2}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the windows, then join the tuples."""
@@ -65,10 +59,6 @@ class LiveRate(Experiment):
         if cell["system"] == _PUSH:
             return _pushed(spec, cell, first, feeds)
         return _live(spec, cell, first, feeds)
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Tuples per second by size of a push."""
-        plot_lines(figure, rows, x="rows", y=self.measure, by=["system", "sources"], ylabel=self.unit)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """The aims by size of a push, and at saturation."""

@@ -55,10 +55,6 @@ class LiveSoak(Experiment):
             for algorithm, order in _JOINS
         ]
 
-    def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
-        """None: memory is compared with itself."""
-        return None
-
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Push and read for the given time."""
         # In a process of its own, which begins with little memory.

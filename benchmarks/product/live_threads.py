@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,6 @@ import pyarrow as pa
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row
 from benchmarks.papers.parallel_experiment import cores
-from benchmarks.report import plot_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 THETA, PAPER = "Theta of five operations", "the paper's rows"
 _CONDITIONS = {
@@ -42,6 +38,8 @@ class LiveThreads(Experiment):
     measure = "comparisons_per_s"
     unit = "comparisons/s"
     repeats = 3
+    against: ClassVar = {"workers": 1}
+    across, lines, log = "workers", ("condition", "algorithm"), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Both conditions, one thread to as many as there are cores."""
@@ -53,10 +51,6 @@ class LiveThreads(Experiment):
             for condition, name in pairs
             for n in threads
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """One thread."""
-        return None if cell["workers"] == 1 else {**cell, "workers": 1}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the windows, then push one window more."""
@@ -85,10 +79,6 @@ class LiveThreads(Experiment):
             "per_busiest_s": compared / max(spent),
             "processor_ns": 1e9 * sum(spent) / compared,
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Comparisons a second by threads."""
-        plot_lines(figure, rows, x="workers", y=self.measure, by=["condition", "algorithm"], ylabel=self.unit)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """What the second thread gains, by wall time and by processor time."""

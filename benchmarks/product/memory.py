@@ -8,14 +8,14 @@ compared with the B+-tree beside it, as in the paper, which counts about twice t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.report import plot_lines
+from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +37,7 @@ class MemoryExperiment(Experiment):
     unit = "tuples/MiB"
     repeats = 1  # bytes do not vary
     warmups = 0
+    against: ClassVar = {"algorithm": _BTREE}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each algorithm, with pushes of a 64th and of a quarter of the window."""
@@ -47,10 +48,6 @@ class MemoryExperiment(Experiment):
             for push in (window - 6, window - 2)
             for algorithm in (_BTREE, _PIM_1, _PIM, _RUNS)
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The B+-tree."""
-        return None if cell["algorithm"] == _BTREE else {**cell, "algorithm": _BTREE}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the windows, turn them over, and take the worst figures of that time."""
@@ -81,7 +78,7 @@ class MemoryExperiment(Experiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Bytes of the index against the window."""
-        plot_lines(figure, rows, x="window", y="index_bytes", by=["algorithm", "push"], ylabel="index bytes per tuple")
+        draw_lines(figure.subplots(), rows, x="window", y="index_bytes", by=("algorithm", "push"), log=True)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """The worst cell of the sorted runs, and of the PIM-Tree beside the B+-tree."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,6 @@ import pyarrow as pa
 import streamjoin as sj
 from benchmarks.hardware import explained
 from benchmarks.harness import Cell, Context, Experiment, Row, human
-from benchmarks.report import plot_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _BAND = 10
 _BATCH = 2048
@@ -46,16 +42,14 @@ class Nested(Experiment):
     claim = "ScaleJoin, figure 5: about 4 G comparisons/s on 48 cores"
     measure = "comparisons_per_s"
     unit = "comparisons/s"
+    against: ClassVar = {"system": "numpy", "workers": 1}
+    across, lines, log = "window", ("system", "workers"), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Three window sizes, as in the paper."""
         windows = (1 << 14,) if quick else (1 << 14, 1 << 17, 1 << 20)
         systems = (("numpy", 1), ("nested_loop", 1), ("nested_loop", 2))
         return [{"window": w, "system": system, "workers": n} for w in windows for system, n in systems]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """NumPy at the same window."""
-        return None if cell["system"] == "numpy" else {**cell, "system": "numpy", "workers": 1}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the windows, then push batches for about a second and count."""
@@ -81,10 +75,6 @@ class Nested(Experiment):
             took = time.perf_counter() - begin
             compared = join.metrics()["compared"] - before
         return {"comparisons_per_s": compared / took, "tuples_per_s": 2 * _BATCH * pushes / took}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Comparisons a second against the window."""
-        plot_lines(figure, rows, x="window", y=self.measure, by=["system", "workers"], ylabel=self.unit)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """The aim a core, the second worker, the paper."""

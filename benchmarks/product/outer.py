@@ -9,17 +9,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.report import plot_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _BATCH, _MEASURED = 1 << 16, 6
 _KINDS = ("inner", "left", "semi", "anti")
@@ -33,6 +29,8 @@ class OuterExperiment(Experiment):
     title = "outer, semi and anti joins beside the inner join"
     measure = "tuples_per_s"
     unit = "tuples/s"
+    against: ClassVar = {"kind": "inner"}
+    across, lines, log = "matches", ("kind",), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each kind at each match rate."""
@@ -42,10 +40,6 @@ class OuterExperiment(Experiment):
             for matches in (0.1, 1.0, 10.0)
             for kind in (*_KINDS, _REJOIN)
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The inner join at the same match rate."""
-        return None if cell["kind"] == "inner" else {**cell, "kind": "inner"}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the windows, then push a few batches, each in turn to the kind and to an inner join."""
@@ -67,10 +61,6 @@ class OuterExperiment(Experiment):
             "rows_per_tuple": rows / (2 * _MEASURED * _BATCH),
             "times_inner": ratio,
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Tuples per second by match rate."""
-        plot_lines(figure, rows, x="matches", y=self.measure, by=["kind"], ylabel=self.unit)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """How much longer each kind takes than the inner join that ran beside it."""

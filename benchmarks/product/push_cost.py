@@ -13,20 +13,16 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Row
-from benchmarks.report import plot_lines
 from benchmarks.rivals.btree_rival import RIVAL, compiler, run_rival
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.settings import OpenSettings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TABLES, BATCHES, ARRAYS = "push of tables", "push of record batches", "push of NumPy arrays"
 SIZES = (1, 32, 1024)
@@ -46,6 +42,7 @@ class PushCost(Experiment):
     title = "push_cost: small pushes through sj.open"
     measure = "tuples_per_s"
     unit = "tuples/s"
+    across, lines, log = "rows", ("system",), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each system at each size of push; without a compiler there is no rival."""
@@ -115,10 +112,6 @@ class PushCost(Experiment):
             "push_us": seconds / pushes * 1e6,
             "rows_per_tuple": results / (2 * cell["rows"] * pushes),
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Tuples per second by rows of a push."""
-        plot_lines(figure, rows, x="rows", y=self.measure, by=["system"], ylabel=self.unit)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """The cost beside making tables, and the speed beside the C++ join."""

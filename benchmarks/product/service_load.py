@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -157,6 +157,7 @@ class ServiceLoad(Experiment):
     unit = "rows/s"
     repeats = 5
     warmups = 1
+    against: ClassVar = {"requests_per_s": ALONE}
 
     def __init__(self, spark: SparkSession | None = None) -> None:
         """A session that is given is used and left running."""
@@ -171,10 +172,6 @@ class ServiceLoad(Experiment):
             for engine in (EMBEDDED, SPARK)
             for rate in (ALONE, ASKED)
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The stream alone."""
-        return None if cell["requests_per_s"] == ALONE else {**cell, "requests_per_s": ALONE}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:  # noqa: ARG002
         """One window."""

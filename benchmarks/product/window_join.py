@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -21,16 +21,12 @@ import pyarrow.compute as pc
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_aim
-from benchmarks.report import plot_lines
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import kernel
 from streamjoin.joins.kinds import summary_state
 from streamjoin.joins.kinds.exact_columns import Numbers
 from streamjoin.joins.kinds.summary_state import Ranges
 from streamjoin.windows.buffer import Buffer, Restore
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _KEYS, _BATCH = 500, 1 << 16
 # Microseconds that a batch covers.
@@ -58,6 +54,8 @@ class WindowJoinExperiment(Experiment):
     title = "window joins: streamjoin, Polars and DuckDB"
     measure = "rows_per_s"
     unit = "rows/s"
+    against: ClassVar = {"system": _AS_OF}
+    across, lines, log = "matches", ("input", "system"), True
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """The stream and finite input, few and many matches."""
@@ -72,10 +70,6 @@ class WindowJoinExperiment(Experiment):
             {"input": _FINITE, "rows": size, "matches": _FEW, "system": system}
             for system in (_AS_OF, _OURS, _FOUR, _POLARS, _DUCKDB)
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """Our own as-of join of the same input."""
-        return None if cell["system"] == _AS_OF else {**cell, "system": _AS_OF}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """One stream, or one finite join."""
@@ -96,10 +90,6 @@ class WindowJoinExperiment(Experiment):
             took, spent, matched = _SYSTEMS[system](batches, warm, length, cell["input"] == _FINITE)
         n = 2 * rows * (len(batches) - warm)
         return {"rows_per_s": n / took, "rows_per_cpu_s": n / spent, "matched": matched}
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Rows per second by system and number of matches."""
-        plot_lines(figure, rows, x="matches", y=self.measure, by=["input", "system"], ylabel=self.unit)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The aims, each a ratio within the run."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
 from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
-from benchmarks.report import plot_lines
+from benchmarks.report_lines import draw_lines
 from benchmarks.spark.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
 from benchmarks.workload import BandWorkload
 from streamjoin.spark.stages.figures import metric_name
@@ -39,10 +39,6 @@ class SparkDisk(SparkExperiment):
         small: list[Cell] = [{"window": 100_000, "batch_percent": percent} for percent in _PERCENT]
         return [*small, *({"window": 1_000_000, "batch_percent": percent} for percent in (100, 75, 40, 10, 5))]
 
-    def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002 - bytes are compared with rows
-        """None."""
-        return None
-
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Fill the window, turn it over, and take the worst size of that time."""
         window, rows = cell["window"], cell["window"] * cell["batch_percent"] // 100
@@ -66,7 +62,7 @@ class SparkDisk(SparkExperiment):
 
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Size over the share."""
-        plot_lines(figure, rows, x="batch_percent", y="rows_on_disk", by=["window"], ylabel="times the live rows")
+        draw_lines(figure.subplots(), rows, x="batch_percent", y="rows_on_disk", by=("window",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Each cell against the aim."""

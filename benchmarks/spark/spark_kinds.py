@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +66,7 @@ class SparkKinds(SparkExperiment):
     measure = "rows_per_s"
     repeats = 3
     warmups = 1
+    against: ClassVar = {"kind": INNER}
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each kind, with small and with large batches."""
@@ -73,10 +74,6 @@ class SparkKinds(SparkExperiment):
         return [
             {"batch": batch, "kind": kind} for batch in batches for kind in (*HOWS, *AS_OF, *KNOWN, SUMMARY, *INTERVALS)
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The inner join of the same files."""
-        return None if cell["kind"] == INNER else {**cell, "kind": INNER}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Run the batches of one cell."""

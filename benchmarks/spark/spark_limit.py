@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -168,6 +168,7 @@ class SparkLimit(Experiment):
     unit = "rows/s"
     repeats = 1
     warmups = 0
+    against: ClassVar = {"system": SAME}
 
     def __init__(self) -> None:
         self._spark: SparkSession | None = None
@@ -181,10 +182,6 @@ class SparkLimit(Experiment):
             for batch in batches
             for system in (SAME, JOIN, STATE, *LIMITS[1:], *(small if batch == _TINY else large))
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The same plan that does nothing."""
-        return None if cell["system"] == SAME else {**cell, "system": SAME}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Run the query over the cell's files."""

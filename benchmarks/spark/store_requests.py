@@ -14,10 +14,10 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.harness import Cell, Context, Experiment, Finding, Judgement, Row, judge_aim
-from benchmarks.report import plot_lines
+from benchmarks.report_lines import draw_lines
 from streamjoin.storage import settings
 from streamjoin.storage.log import WindowLog, new_epoch
 from streamjoin.storage.manifest import Manifest
@@ -40,6 +40,7 @@ class StoreRequests(Experiment):
     measure = "batches_per_s"
     unit = "batches/s"
     repeats = 1
+    against: ClassVar = {"place": "path"}
 
     def __init__(self) -> None:
         self._store: Moto | None = None
@@ -48,10 +49,6 @@ class StoreRequests(Experiment):
         """Both places, with a few numbers of partitions."""
         numbers = (2, 4) if quick else (1, 2, 4, 8, 100, 1000)
         return [{"partitions": n, "place": at} for n in numbers for at in ("path", "S3")]
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        """The path."""
-        return None if cell["place"] == "path" else {**cell, "place": "path"}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Run the batches; those after the second one count, because the first ones have nothing to remove."""
@@ -96,7 +93,7 @@ class StoreRequests(Experiment):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Requests by the number of partitions."""
         stored = [row for row in rows if row["place"] == "S3"]
-        plot_lines(figure, stored, x="partitions", y="requests_per_batch", by=["place"], ylabel="requests per batch")
+        draw_lines(figure.subplots(), stored, x="partitions", y="requests_per_batch", by=("place",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """At most 4 requests per batch, and 2 per partition; what a range costs does not grow with their number."""

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
@@ -38,7 +38,6 @@ from benchmarks.harness import (
 
 COMMIT = "0123456789ab"
 TOY = """
-from benchmarks.report import plot_lines
 from benchmarks.harness import Experiment
 
 class Toy(Experiment):
@@ -47,18 +46,14 @@ class Toy(Experiment):
     measure = "rate"
     unit = "rows/s"
     repeats = 3
+    against = {"system": "slow"}
+    across, lines = "window", ("system",)
 
     def cells(self, quick):
         return [{"system": s, "window": w} for w in ((8,) if quick else (8, 64)) for s in ("slow", "fast")]
 
     def run(self, cell, context):
         return {"rate": (2.0 if cell["system"] == "fast" else 1.0) * cell["window"] + context.seed}
-
-    def baseline(self, cell):
-        return {**cell, "system": "slow"} if cell["system"] == "fast" else None
-
-    def plot(self, rows, figure):
-        plot_lines(figure, rows, x="window", y="rate", by=["system"], ylabel="rows/s")
 
     def verdict(self, rows):
         met = {True: "met", False: "missed"}
@@ -87,6 +82,7 @@ class Scripted(Experiment):
     """Gives out prepared figures and remembers the order of the runs."""
 
     title, measure, unit, warmups, repeats = "scripted", "rate", "rows/s", 1, 3
+    against: ClassVar = {"system": "a"}
 
     def __init__(self, figures: Mapping[str, Sequence[float]]) -> None:
         self.figures = {name: iter(values) for name, values in figures.items()}
@@ -102,12 +98,6 @@ class Scripted(Experiment):
         self.scratch = context.scratch
         assert context.scratch.is_dir()
         return {"rate": next(self.figures[cell["system"]]), "note": len(self.order)}
-
-    def baseline(self, cell: Cell) -> Cell | None:
-        return {"system": "a"} if cell["system"] != "a" else None
-
-    def plot(self, rows: Sequence[dict[str, Any]], figure: Any) -> None:
-        pass
 
     def verdict(self, rows: Sequence[dict[str, Any]]) -> list[str]:
         return []
