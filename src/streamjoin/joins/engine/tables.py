@@ -24,9 +24,8 @@ from streamjoin.joins.engine.frames import Frame, frames_of, given_back
 from streamjoin.joins.engine.inputs import named_columns, untyped
 from streamjoin.joins.engine.intake import SIDES
 from streamjoin.joins.engine.settings import OpenSettings
-from streamjoin.joins.kinds.asof_tables import rows_behind
 from streamjoin.joins.kinds.base import MISSING
-from streamjoin.joins.kinds.keyed_tables import rows_by_key
+from streamjoin.joins.kinds.keyed_tables import rows_behind, rows_by_key
 from streamjoin.joins.kinds.summary_values import of_nothing
 from streamjoin.joins.registry import AS_OF, AUTO, AlgorithmName
 from streamjoin.model.asof import AsOf, Direction

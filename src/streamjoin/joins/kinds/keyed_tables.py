@@ -1,8 +1,10 @@
-"""The join of two complete tables by equal keys alone: nothing is sorted, and no tuples are stored.
+"""Joins of two complete tables by key, without stored tuples: by equal keys alone, and as-of with the partner behind.
 
 Keys become numbers: differences of words where these are dense, or else the first left row that has the key. Texts are
-looked up by a hash, and compared after that. Invariant: the rows are those of a stream's join after one push of the
-left and then the right table, windows that hold everything, and the end of input.
+looked up by a hash, and compared after that. Equal keys need no order; the as-of join is one pass over both tables with
+the kernel of `asof_operator`, without what a stream adds: steps, and what is undone when one fails. Invariant: the rows
+are those of a stream's join after one push of the left and then the right table, windows that hold everything, and the
+end of input.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.base import Overflow
 from streamjoin.joins.kinds.base import MISSING
-from streamjoin.joins.kinds.key_numbers import ExactTerms
+from streamjoin.joins.kinds.key_numbers import ExactTerms, KeyNumbers
+from streamjoin.kernels.kinds import asof
 from streamjoin.kernels.kinds.keyed import (
     NONE,
     add_differences,
@@ -27,9 +30,11 @@ from streamjoin.kernels.kinds.keyed import (
     have_same_bytes,
     pair_rows,
 )
+from streamjoin.kernels.times import length_word
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.keys import KeyTerm, WordKind
 from streamjoin.model.plain_types import without_extension
+from streamjoin.windows.clock import to_ticks
 from streamjoin.windows.encoding import SideEncoder, Texts, flat
 
 Tables = tuple[pa.Table, pa.Table]
@@ -190,3 +195,51 @@ def _first_rows(left: Array, right: Array) -> Both:
 def _narrow(n: int) -> type[np.int32] | type[np.int64]:
     """The type of row numbers below `n`: with half as many bytes, twice as many are in the cache."""
     return np.int32 if n < 2**31 else np.int64
+
+
+def rows_behind(bound: BoundSpec, tables: tuple[pa.Table, pa.Table]) -> tuple[Array, Array]:
+    """For each left tuple, in the order of time, its place in its table and that of its partner, MISSING without one.
+
+    Left tuples without a time come last. Texts may be dictionaries.
+    """
+    time, match = bound.time, bound.match
+    if time is None or match is None:
+        raise AssertionError("an as-of join without a match")
+    numbers, count = _numbers(bound.keys, tables)
+    places, ticks, keys, untimed = [], [], [], []
+    for side, table in enumerate(tables):
+        own, missing = to_ticks(table.column((time.left, time.right)[side]), time.multipliers[side])
+        found, order = numbers[side], None
+        if missing is not None:
+            untimed.append(np.flatnonzero(missing))
+            order = np.flatnonzero(~missing)
+            own, found = own[order], found[order]
+        if bool(np.any(own[1:] < own[:-1])):
+            sorting = np.argsort(own, kind="stable")
+            order = sorting if order is None else order[sorting]
+            own, found = own[sorting], found[sorting]
+        places.append(order)
+        ticks.append(own)
+        keys.append(found)
+        if missing is None:
+            untimed.append(np.empty(0, np.int64))
+    partners, last = np.empty(ticks[0].size, np.int64), np.full(count, asof.NONE, np.int64)
+    asof.pair_behind(
+        ticks[0], keys[0], ticks[1], keys[1], 0, match.exact, length_word(match.tolerance), last, partners,
+        np.empty((0, 3), np.int64), np.zeros(4, np.int64),
+    )  # fmt: skip
+    left = np.arange(partners.size) if places[0] is None else places[0]
+    right = partners
+    if places[1] is not None:
+        right = np.where(partners == asof.NONE, MISSING, places[1][partners] if places[1].size else MISSING)
+    lost = untimed[0]
+    return np.concatenate([left, lost]), np.concatenate([right, np.full(lost.size, MISSING, np.int64)])
+
+
+def _numbers(keys: Sequence[KeyTerm], tables: tuple[pa.Table, pa.Table]) -> tuple[tuple[Array, Array], int]:
+    """The keys of both tables as numbers, and their bound."""
+    found = table_keys(keys, tables) if keys else None
+    if found is not None:
+        return found.numbers, found.size
+    numbers = KeyNumbers(keys)
+    return (numbers.number(0, tables[0]), numbers.number(1, tables[1])), numbers.count
