@@ -13,7 +13,7 @@ import pytest
 
 from streamjoin.adhoc import ParquetSink
 from streamjoin.queries.core.changes import Create
-from streamjoin.queries.core.recent_counts import RecentCounts
+from streamjoin.queries.core.execution import RecentCounts
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.engine.figures import Rate, RunningQuery
 from streamjoin.queries.language.sql import parse

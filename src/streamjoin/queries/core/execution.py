@@ -8,11 +8,12 @@ batch to come is run as if everything had been made from scratch.
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from streamjoin.model.errors import InputError
 from streamjoin.queries.core.buckets import Bucket, IndexKey
@@ -20,7 +21,6 @@ from streamjoin.queries.core.budgets import EngineBudget, Ledger, Usage
 from streamjoin.queries.core.changes import LiveQuery
 from streamjoin.queries.core.outputs import Outputs, QueryClasses
 from streamjoin.queries.core.probe_plan import Choice, PathKey
-from streamjoin.queries.core.recent_counts import RecentCounts
 from streamjoin.queries.core.row_lists import ListedRows
 from streamjoin.queries.core.running_plan import FirstJoins, Preparer, ReadyFirstJoin, Step, steps_of
 from streamjoin.queries.core.selection_tables import JointColumns
@@ -34,6 +34,59 @@ T = TypeVar("T")
 R = TypeVar("R")
 _WORTH_THREADS: Final = 1 << 15
 """New tuples by first joins from which on handing work to threads takes less time than it saves."""
+_RECENT_SECONDS: Final = 10.0
+_NOTED_EVERY: Final = 0.9
+"""Less than a second, so that batches of a second are all noted."""
+
+
+class StepRates(NamedTuple):
+    """What a step did per second, or in all; `load` are seconds of threads."""
+
+    probes: float = 0.0
+    candidates: float = 0.0
+    pairs: float = 0.0
+    load: float = 0.0
+
+
+NOTHING: Final = StepRates()
+
+
+def _totals(step: StepCounts) -> StepRates:
+    return StepRates(step.probes, step.candidates, step.pairs, step.seconds)
+
+
+class RecentCounts:
+    """The totals of all steps at a few moments of the last ten seconds, about a second apart; `clock` gives seconds.
+
+    Rates are from the end of one batch to the end of another, so they do not depend on when somebody asks.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._notes: deque[tuple[float, dict[PathKey, StepRates]]] = deque()
+
+    def note(self, counts: Mapping[PathKey, StepCounts]) -> None:
+        """Note the totals as they are after a batch."""
+        now = self._clock()
+        if self._notes and now - self._notes[-1][0] < _NOTED_EVERY:
+            return
+        self._notes.append((now, {key: _totals(step) for key, step in counts.items()}))
+        # One note before the ten seconds is where they begin.
+        while len(self._notes) > 1 and self._notes[1][0] <= now - _RECENT_SECONDS:
+            self._notes.popleft()
+
+    def rates(self, key: PathKey) -> StepRates:
+        """What a step did per second; nothing where its first batch is too new to tell, or no batch came."""
+        notes = list(self._notes)
+        if len(notes) < 2 or notes[-1][0] < self._clock() - _RECENT_SECONDS:
+            return NOTHING
+        begin = 0
+        while begin < len(notes) - 2 and key not in notes[begin + 1][1]:
+            begin += 1
+        before, after = (notes[index][1].get(key, NOTHING) for index in (begin, -1))
+        seconds = notes[-1][0] - notes[begin][0]
+        # A step that left the plan and came back begins at 0 again.
+        return StepRates(*(max(0.0, new - old) / seconds for old, new in zip(before, after, strict=True)))
 
 
 class Execution:
@@ -147,19 +200,19 @@ class Execution:
         first_joins = tuple(self._ready.values())
         tuples = sum(run.n for run in self._fresh.values())
         parallel = tuples * len(first_joins) >= _WORTH_THREADS
-        marks = [perf_counter()]
+        marks = [time.perf_counter()]
         sides = [batch.sides(first_join) for first_join in first_joins]
         # First joins share indexes: each is made once, before the sets that each has of its own.
         indexes = {(side.stream, side.attribute.index_key): side for pair in sides for side in pair if side.attribute}
         self._spread(lambda side, _: batch.index(side), list(indexes.values()), parallel)
         self._spread(lambda fill, _: fill(), self._fills(sides), parallel)
         self._spread(lambda pair, _: batch.prepare(pair), sides, parallel)
-        marks.append(perf_counter())
+        marks.append(time.perf_counter())
         numbered = list(enumerate(first_joins))
         self._spread(lambda first_join, scratch: FirstJoinRun(batch, *first_join, scratch).run(), numbered, parallel)
-        marks.append(perf_counter())
+        marks.append(time.perf_counter())
         rows = self._outputs.rows(batch.found, self.streams, self.ledger, self._workers)
-        marks.append(perf_counter())
+        marks.append(time.perf_counter())
         self.at.clear()
         self.seconds = {what: b - a for what, (a, b) in zip(("sets", "joins", "rows"), pairwise(marks), strict=True)}
         return rows

@@ -15,9 +15,8 @@ import pyarrow as pa
 from streamjoin._html import column_table, fact_table
 from streamjoin.model.durations import describe
 from streamjoin.queries.core.changes import QueryRegistry
-from streamjoin.queries.core.execution import Execution
+from streamjoin.queries.core.execution import NOTHING, Execution, StepRates
 from streamjoin.queries.core.probe_plan import Paths
-from streamjoin.queries.core.recent_counts import NOTHING, StepRates
 from streamjoin.queries.core.running_plan import Step
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared_join import StepCounts
