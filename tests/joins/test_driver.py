@@ -450,7 +450,8 @@ def test_threads_of_a_fixed_algorithm_stay_as_they_are() -> None:
 
 
 def test_threads_change_while_a_call_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle, changed = Workers.settle, []
+    settle = Workers.settle
+    changed: list[bool] = []
 
     def settled(workers: Workers) -> None:
         join.set_workers(3)
