@@ -229,6 +229,24 @@ def test_ordered_rows_of_one_time_are_divided_among_the_tasks(tmp_path: Path) ->
     assert max(sizes) <= 160 // 4 + 1
 
 
+@pytest.mark.parametrize("how", ["full", "anti"])
+def test_rows_without_a_key_that_wait_come_out_once(how: How, tmp_path: Path) -> None:
+    """Each has one owner in every batch, whatever the ranges are."""
+    found: list[conformance.IdPair] = []
+    for batch, partitions in enumerate((16, 5, 11, 16)):
+        # The right side lags until the end.
+        t = 10 * batch
+        left = gated_table(*((t, i if i % 2 else None, t * 10 + i) for i in range(60)))
+        right = gated_table((0 if batch < 3 else 99, 1000, 9000 + batch))
+        plan = gated_blueprint(
+            gated_spec(window=sj.TimeWindow(0), how=how), (SCHEMA, SCHEMA), partitions, (PLANS[:1], PLANS[:1])
+        )
+        found += conformance.ids(gated_batch(plan, tmp_path, batch, {(0, 0): left, (1, 0): right}))
+    # In the last batch those with a key are still in their window.
+    wanted = [100 * batch + i for batch in range(4) for i in range(60) if batch < 3 or i % 2 == 0]
+    assert sorted(row[0] for row in found if row[0] is not None) == wanted
+
+
 def _stream(rng: random.Random, number: int) -> list[dict[str, Any]]:
     """The rows of one source, somewhat out of order."""
     rows, clock = [], 0

@@ -224,6 +224,24 @@ def test_tuples_that_match_in_a_range_of_others_are_marked(
     assert result == expected(case)[: len(result)]
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_new_interval_longer_than_all_stored_may_match_and_leave_in_one_batch(earlier: bool, tmp_path: Path) -> None:
+    """Its partner, before it or after it, begins in another range, and neither is unmatched."""
+    spec = sj.JoinSpec(sj.Overlaps(("x", "y"), ("x", "y")), sj.TimeWindow(5), "t", "event_time", "full")
+    schema = SCHEMA.append(pa.field("y", pa.int64()))
+    plan = gated_blueprint(spec, (schema, schema), 12, (PLANS[:1], PLANS[:1]))
+
+    def rows(*given: tuple[int, int, int, int]) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(("t", "x", "y", "id"), row, strict=True)) for row in given], schema)
+
+    short = [[(1, 10 * i + 5 * side, 10 * i + 5 * side + 1, 100 * side + i) for i in range(40)] for side in (0, 1)]
+    assert _batch(plan, tmp_path, 0, {(side, 0): rows(*short[side]) for side in (0, 1)}, 1) == []
+    long, partner = (50, -9, 900, 50), (50 - earlier, 333, 334, 150)
+    found = _batch(plan, tmp_path, 1, {(0, 0): rows(long, (90, 0, 0, 51)), (1, 0): rows(partner, (90, 9, 9, 151))}, 1)
+    assert [pair for pair in found if 50 in pair or 150 in pair] == [(50, 150)]
+    assert len(found) == 81
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_marks_in_files_of_their_own_are_read_and_not_taken_for_none(gone: bool, tmp_path: Path) -> None:
     """As earlier versions wrote them. Without its mark a tuple would come out as unmatched although it matched."""
