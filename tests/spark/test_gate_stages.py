@@ -247,6 +247,55 @@ def test_rows_without_a_key_that_wait_come_out_once(how: How, tmp_path: Path) ->
     assert sorted(row[0] for row in found if row[0] is not None) == wanted
 
 
+def test_rows_that_waited_in_one_task_keep_their_numbers_beside_new_ones(tmp_path: Path) -> None:
+    """New rows of the first batch in which every range decides wait with those that a gate of one task left."""
+    found = []
+    for batch, (left, right, shared) in enumerate(
+        [
+            ([(5, 1, 0), (6, 2, 1), (7, 3, 2)], [(1, 9, 10)], False),
+            ([(8, 4, 3), (9, 5, 4)], [(6, 1, 11)], True),
+            ([(9, 6, 5)], [(9, 4, 12), (9, 3, 13), (9, 2, 14)], True),
+            ([(20, 0, 6)], [(20, 0, 15)], True),
+        ]
+    ):
+        sources = (PLANS[:1], PLANS[:1])
+        plan = gated_blueprint(
+            gated_spec(how="full", window=sj.TimeWindow(4)), (SCHEMA, SCHEMA), 3, sources, shared=shared
+        )
+        sent = {(0, 0): gated_table(*left), (1, 0): gated_table(*right)}
+        found.append(conformance.ids(gated_batch(plan, tmp_path, batch, sent)))
+    assert found == [[], [(None, 10), (0, 11)], [], [(3, 12), (2, 13), (1, 14), (4, None), (5, None)]]
+
+
+def test_merges_in_the_background_keep_the_marks_behind_a_gate(tmp_path: Path) -> None:
+    plan = gated_plan(gated_spec(how="left", window=sj.TimeWindow(500)))
+    plan = replace(plan, policy=replace(BACKGROUND, runs=1))
+    # Merges are written only into a log that has begun.
+    (tmp_path / "join.json").write_text("{}")
+    merged = 0
+    for batch in range(8):
+        left = [(batch, 10 * batch + i, 10 * batch + i) for i in range(4)]
+        right = [(batch, 10 * (batch - 1) + i, 1000) for i in range(3)]
+        gated_batch(plan, tmp_path, batch, {(0, 0): gated_table(*left), (1, 0): gated_table(*right)})
+        merge_due(plan, WindowLog(tmp_path, 1, plan), batch)
+        merged = max(merged, WindowLog(tmp_path, 1, plan).version(batch).merged_runs)
+    assert merged
+    last = {(side, 0): gated_table((9_000, 999, 99)) for side in (0, 1)}
+    found = conformance.ids(gated_batch(plan, tmp_path, 8, last))
+    assert found[:3] == [(60, 1000), (61, 1000), (62, 1000)]
+    assert found[3:] == [(10 * batch + i, None) for batch in range(8) for i in range(4) if batch == 7 or i == 3]
+
+
+def test_a_partner_stays_until_no_left_row_waits_for_a_nearer_one(tmp_path: Path) -> None:
+    spec = gated_spec(window=None, match=sj.AsOf("nearest", tolerance=4), how="left")
+    plan, found = gated_plan(spec), []
+    sent = {(0, 0): gated_table((5, 7, 0), (6, 7, 1)), (1, 0): gated_table((1, 7, 10), (2, 8, 11))}
+    for batch, t in enumerate(range(3, 13)):
+        found += conformance.ids(gated_batch(plan, tmp_path, batch, sent))
+        sent = {(0, 0): gated_table((t + 10, 9, 2)), (1, 0): gated_table((t, 8, 12))}
+    assert found == [(0, 10), (1, None)]
+
+
 def _stream(rng: random.Random, number: int) -> list[dict[str, Any]]:
     """The rows of one source, somewhat out of order."""
     rows, clock = [], 0
