@@ -120,6 +120,12 @@ KINDS = {
         "SELECT x.p AS a, count(*) AS b FROM l x GROUP BY x.p, TUMBLE(x.t, 1) "
         "HAVING b > 0 QUALIFY row_number() OVER (PARTITION BY window_end ORDER BY b) <= 3"
     ),
+    "union": (
+        "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k UNION ALL "
+        "SELECT x.p, y.p FROM l x LEFT JOIN r y WITHIN 1 UNITS ON x.k = y.k WHERE x.p <> 77 UNION ALL "
+        "SELECT x.p, max(y.p) AS b FROM l x WINDOW JOIN r y ON x.k = y.k "
+        "RANGE BETWEEN 5 UNITS PRECEDING AND CURRENT ROW EXCLUDE PREVAILING"
+    ),
     "selection": "SELECT x.p AS a, x.t AS b FROM l x WHERE x.p <> 77",
 }
 
