@@ -224,6 +224,7 @@ def measure(
                         failed.append(f"{describe(cell)}: {type(error).__name__}: {error}")
                         step(f"{failed[-1]} (failed)")
                         continue
+                    _check_answer(cell, answer)
                     if round_ >= 0:
                         kept.append(answer)
                     step(_line(experiment, cell, answer, warmup=round_ < 0))
@@ -277,6 +278,14 @@ def _check_grid(experiment: Experiment, cells: Sequence[Cell]) -> None:
         base = experiment.baseline(cell)
         if base is not None and base not in cells:
             raise ValueError(f"the baseline of {describe(cell)} is not in the grid: {describe(base)}")
+
+
+def _check_answer(cell: Cell, answer: Mapping[str, Any]) -> None:
+    for key, value in answer.items():
+        if cell.get(key, value) != value:
+            raise ValueError(
+                f"{describe(cell)}: a run gives {key}={value!r}, and {key} is a setting; name it otherwise"
+            )
 
 
 def _line(experiment: Experiment, cell: Cell, answer: Mapping[str, Any], *, warmup: bool) -> str:

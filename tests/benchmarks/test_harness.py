@@ -117,6 +117,15 @@ def test_rows_hold_medians_of_the_repeats_and_the_ratio_to_the_baseline() -> Non
     assert lines[0] == "system=a: 999 rows/s (warm-up)" and lines[-1] == "system=b: 9 rows/s"
 
 
+def test_a_figure_takes_no_settings_place() -> None:
+    class Named(Scripted):
+        def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
+            return {**super().run(cell, context), "system": "c"}
+
+    with pytest.raises(ValueError, match=r"system=a: a run gives system='c', the name of a setting"):
+        measure(Named({"a": [1] * 4}))
+
+
 def test_repeats_go_round_the_grid_and_scratch_is_removed() -> None:
     toy = Scripted({"a": [1] * 9, "b": [1] * 9})
     measure(toy, repeats=2)
