@@ -172,6 +172,16 @@ def test_window_joins_and_groups_are_steps_before_the_sinks() -> None:
         assert {step.queries for step in core.explain().last_steps} == {("both",), ("twice",)}
 
 
+def test_no_direction_finds_more_pairs_than_it_compares() -> None:
+    core = open_core(feeds.STREAMS, Settings())
+    core.apply([Create("near", "SELECT t.px FROM trades t JOIN quotes q WITHIN 30 SECONDS ON t.sym = q.sym")])
+    for number in range(2):
+        core.process(number, {"trades": feeds.batch(number)["trades"], "quotes": feeds.batch(number + 1)["quotes"]})
+    steps = [root.step for root in core.explain().roots]
+    assert sum(step.pairs for step in steps) > 0
+    assert [step for step in steps if step.pairs > step.candidates] == []
+
+
 def test_decisions_show_at_their_queries() -> None:
     core = Shared(feeds.STREAMS, Settings(replan_every=1_000_000, group_cost=0))
     # A query's name says nothing: this one is a word of every decision.

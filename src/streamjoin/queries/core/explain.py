@@ -294,7 +294,9 @@ def _figures(step: Step, execution: Execution, directions: Iterable[Step] = ()) 
     """`directions` read the same candidates, whichever of them a pair belongs to."""
     done = execution.counts.get(step.key, StepCounts())
     read = [execution.counts.get(one.key, StepCounts()) for one in directions] or [done]
-    candidates = sum(counts.candidates for counts in read)
+    candidates, pairs = (sum(getattr(counts, name) for counts in read) for name in ("candidates", "pairs"))
+    # One read of candidates finds the pairs of both directions: each has as large a part of it as of the pairs.
+    own = candidates * done.pairs / pairs if len(read) > 1 and pairs else done.candidates
     batches = max(1, done.batches)
     joins = bool(step.key.steps)
     terms = step.key.steps[-1].terms if joins else ()
@@ -306,9 +308,9 @@ def _figures(step: Step, execution: Execution, directions: Iterable[Step] = ()) 
         step.queries,
         step.ends,
         done.probes / batches,
-        done.candidates / batches,
+        own / batches,
         done.pairs / batches,
-        sum(counts.pairs for counts in read) / looked_at if looked_at else 0.0,
+        pairs / looked_at if looked_at else 0.0,
         tuple(_figures(child, execution) for child in step.children),
         done.seconds / batches,
         execution.recent.rates(step.key),
