@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"all experiments with a stored result of {MANY_CORES} cores, kept with those",
     )
-    parser.add_argument("--minutes", type=float, help="with several experiments: begin none after so many minutes")
+    parser.add_argument("--minutes", type=float, help="with several experiments: begin none after this many minutes")
     parser.add_argument("--quick", action="store_true", help="a small grid, once: to see that it runs")
     parser.add_argument("--seed", type=int, default=0, help="of the workload (%(default)s)")
     parser.add_argument("--repeats", type=_positive, help="runs of each cell, instead of the experiment's own number")

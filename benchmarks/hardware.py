@@ -32,7 +32,7 @@ def gained() -> dict[str, float]:
 
 
 def apart(threads: int = 2) -> float:
-    """The work of so many threads over that of one in the same time: 2 for two idle cores, about 1 for one core."""
+    """The work of several threads over that of one in the same time: 2 for two idle cores, about 1 for one core."""
     if threads not in _gained:
         _gained[threads] = _measured(threads)
     return _gained[threads]
@@ -85,7 +85,7 @@ def cores() -> int:
 
 @contextmanager
 def stored_result(processors: int, gains: Mapping[str, float]) -> Iterator[None]:
-    """Judge rows of another day or machine, which had so many processors, and where threads gained this."""
+    """Judge rows of another day or machine, which had this many processors, and where threads gained this."""
     global _recorded
     before, _recorded = _recorded, (processors, gains)
     try:

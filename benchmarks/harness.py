@@ -97,7 +97,7 @@ class Experiment(ABC):
     repeats: ClassVar[int] = 3
     warmups: ClassVar[int] = 1
     kept_repeats: ClassVar[int] = 5
-    """A stored result has at least so many repeats: a median of fewer says little about a shared machine."""
+    """A stored result has at least this many repeats: a median of fewer says little about a shared machine."""
     against: ClassVar[Mapping[str, Any]] = {}
     """What tells the cell that others are compared with from them; empty where nothing is compared."""
     across: ClassVar[str | None] = None
@@ -205,7 +205,7 @@ def measure(
     """Run the grid and return a row a cell: medians of the repeats, and the ratio to the baseline's.
 
     `step` hears a line after every run; there are `planned(...)` of them. A run that fails is told in `failed`, and a
-    cell without any that did not has no row; where nobody asks for that, the error ends all.
+    cell without any that did not has no row; without `failed`, the error ends the run.
     """
     cells = list(experiment.cells(quick))
     _check_grid(experiment, cells)

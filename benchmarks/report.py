@@ -30,7 +30,7 @@ _PLAIN_WIDTH = 140
 
 
 def console() -> Console:
-    """Rich on a terminal; wide plain text in a file or a pipe, where nobody can resize."""
+    """Rich on a terminal; wide plain text in a file or a pipe, which has no width."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
 

@@ -1,7 +1,7 @@
 """Many two-way queries in one process: the AJoin workload over the shared core, beside the other ways to share.
 
 Streams of six integers 0..499, queries of figure 14 at 50 % similarity, windows of 1 to 3 seconds. Results stay lists
-of tuples, as nobody reads them; what gathering all their columns takes besides is told. The input rate counts tuples of
+of tuples, as they are not read; what gathering all their columns takes besides is told. The input rate counts tuples of
 both streams; the overall rate counts a tuple once for each query.
 All systems get the same tuples and must give the same number of rows.
 """

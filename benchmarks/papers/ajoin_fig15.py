@@ -73,7 +73,7 @@ class Figure15(SparkExperiment):
         return None if cell["system"] == SPARK or cell["batch"] == _LARGE_BATCH else {**cell, "system": SPARK}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
-        """Run all files through the system, after a first run over little that nobody counts."""
+        """Run all files through the system, after a first run over little that is not counted."""
         if not self._warm:
             self._warm = True
             for system in (SHARED, JOIN, SPARK):

@@ -96,7 +96,7 @@ class Figure17(RateExperiment):
 
 
 def _listing(rows: Sequence[Row]) -> list[Finding]:
-    """What rows take that nobody reads, and what reading them all would."""
+    """What rows take that are not read, and what reading them all would."""
     shared = [row for row in rows if row["system"] == SHARED and "reading_share" in row]
     if not shared:
         return []

@@ -70,7 +70,7 @@ class Figure18(SparkExperiment):
         return {"scenario": SPARK, "creates_per_s": 1, "queries": 1, "ways": 2}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
-        """Play the scenario on streams that begin with it, after a short one that nobody counts."""
+        """Play the scenario on streams that begin with it, after a short one that is not counted."""
         if not self._warm:
             self._warm = True
             self._engine({"scenario": SC1, "creates_per_s": 10, "queries": 5, "ways": cell["ways"]}, context)

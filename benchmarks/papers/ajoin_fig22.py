@@ -1,6 +1,6 @@
 """The share of tuples that queries share, and how often to re-plan (AJoin, figure 22): three-way queries.
 
-The paper's latency threshold decides when its optimizer acts; here it acts every so many batches, and only where
+The paper's latency threshold decides when its optimizer acts; here it acts every few batches, and only where
 another plan is cheaper by the hysteresis. Both ask what re-planning too often or too seldom costs.
 
 A whole run takes about two and a half minutes on two quiet cores.

@@ -2,7 +2,7 @@
 
 A batch has the tuples of a part of a second. The load of a run is seconds of work a second of stream; a system keeps up
 with a rate if the load is at most one (the paper's sustainable throughput, section 7). Time is that of the
-tuples: nothing waits, so a rate far below the limit costs next to nothing to try. Rows stay lists of tuples, as nobody
+tuples: nothing waits, so a rate far below the limit costs next to nothing to try. Rows stay lists of tuples, as nothing
 reads them; what reading all of them would take besides is measured with the last batch. An engine takes tuples by
 `push_all`, which returns once they are in its journal and the rows are handed out: its queries keep their newest rows.
 """
@@ -235,7 +235,7 @@ class _Playing:
     def batches(
         self, seconds: float, interval: float, changes: Sequence[ajoin.TimedChange], *, patient: bool = False
     ) -> Outcome:
-        """So many seconds of stream with changes made at their times; fewer if it is hopeless, but for the patient."""
+        """Seconds of stream with changes made at their times; fewer if it is hopeless, but for the patient."""
         outcome, waiting, run, took = Outcome(self._rate), list(changes), 0, 0.0
         # Sums of intervals are off by a little.
         while outcome.seconds < seconds - interval / 1e6 and (patient or outcome.load < _OVERLOAD or run < 2):

@@ -169,7 +169,7 @@ def run_engine(
 
 
 def await_rows(engine: Engine, tuples: int) -> None:
-    """Wait until the engine's batches had so many tuples."""
+    """Wait until the engine's batches had this many tuples."""
     while engine.metrics().rows_in < tuples:
         if engine.wait(_POLL):
             raise RuntimeError(f"the engine ended after {engine.metrics().rows_in} of {tuples} tuples")

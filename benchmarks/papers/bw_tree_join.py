@@ -1,6 +1,6 @@
 """A band join by several threads over shared Bw-Trees, brought to its steady state, for figures 8a and 12b.
 
-It draws the same tuples as `ParallelJoin` and `IndexJoin` and takes them from the same queue, in the same stretches.
+It draws the same tuples as `ParallelJoin` and `IndexJoin` and takes them from the same queue, in the same batches.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BwTreeBandJoin(ParallelJoin):
 def settled(
     kept: MutableMapping[Any, Any], state: Hashable, window: int, seed: int, threads: int, task: int = TASK
 ) -> BwTreeBandJoin:
-    """The settled join of a window, which `kept` holds under `state`, with so many threads from here on."""
+    """The settled join of a window, which `kept` holds under `state`, with this many threads from here on."""
     found = kept.get(state)
     if not isinstance(found, BwTreeBandJoin):
         found = kept[state] = BwTreeBandJoin((window, window), keys_for("uniform", window, seed=seed), threads)

@@ -6,7 +6,7 @@ from benchmarks.hardware import cores
 from benchmarks.papers.llhj_latency import crowded, node_counts
 
 _FEW = 2
-"""So many threads are judged on any machine; more of them where each has a core, beside those that do not compare."""
+"""This many threads are judged on any machine; more of them where each has a core, beside those that do not compare."""
 
 
 def uncrowded(quick: bool, others: int) -> list[int]:
@@ -16,5 +16,5 @@ def uncrowded(quick: bool, others: int) -> list[int]:
 
 
 def crowding(threads: int) -> str:
-    """Why the speed of so many comparing threads says nothing here, in words; nothing if it does."""
+    """Why the speed of this many comparing threads says nothing here, in words; nothing if it does."""
     return crowded({"nodes": threads}) if threads > _FEW else ""

@@ -1,8 +1,8 @@
 """A single-threaded band join over two indexes of one kind, driven through `push_task`, brought to its steady state.
 
 Steady means: both windows are full, every entry of them came in after another had left, and every page of the arenas
-was touched, as after hours of running. From there on a stretch of whole periods is measured: a period is what lies
-between two merges of the rarer merging side (between two conversions of a chain), so a stretch holds as many
+was touched, as after hours of running. From there on a sample of whole periods is measured: a period is what lies
+between two merges of the rarer merging side (between two conversions of a chain), so a sample holds as many
 merges as its tuples have to pay for, wherever it starts.
 
 Time is the CPU time of the one thread, which never waits: on a quiet machine that is the time on the clock, and on a
@@ -26,7 +26,7 @@ from streamjoin.kernels.trees.task import INSERTS, ON_RIGHT, PROBES
 TASK = 64
 """Tuples a task where an experiment does not say otherwise: the interpreter's share is small there."""
 
-_STRETCH = 1 << 17  # tuples whose columns are made at a time, outside the measured time
+_BATCH = 1 << 17  # tuples whose columns are made at a time, outside the measured time
 _LEAST_WARMUP = 1 << 12
 _SETTLING_PERIODS = 2
 _PAGE = 512  # words
@@ -34,7 +34,7 @@ _PAGE = 512  # words
 
 @dataclass
 class Measured:
-    """What a stretch of the join took and gave."""
+    """What a sample of the join took and gave."""
 
     tuples: int = 0
     matches: int = 0
@@ -43,7 +43,7 @@ class Measured:
     steps: dict[str, int] = field(default_factory=dict)
 
     def add(self, part: Measured) -> None:
-        """Go on with another stretch."""
+        """Add another sample."""
         self.tuples += part.tuples
         self.matches += part.matches
         self.cpu_ns += part.cpu_ns
@@ -123,14 +123,14 @@ class IndexJoin:
         )
 
     def _fill(self, index: Index, side: int) -> None:
-        for start in range(0, self.windows[side], _STRETCH):
-            stop = min(self.windows[side], start + _STRETCH)
+        for start in range(0, self.windows[side], _BATCH):
+            stop = min(self.windows[side], start + _BATCH)
             index.insert(self._keys(side, start, stop - start), np.arange(start, stop))
 
     def advance(self, tuples: int) -> None:
         """Let tuples arrive that are indexed and expire others, but look nothing up."""
         out = Matches()
-        for count in stretches(tuples):
+        for count in batches(tuples):
             push_task(self.left, self.right, self.columns(count, INSERTS), out)
 
     def run(
@@ -145,7 +145,7 @@ class IndexJoin:
         for index in self.sides:
             index.time_steps(timed)
         before = self._steps()
-        for count in stretches(tuples):
+        for count in batches(tuples):
             columns = self.columns(count, PROBES | INSERTS, band)
             call = _count_all if compiled else _push_all
             call(self.left, self.right, columns, out, task, measured)
@@ -217,7 +217,7 @@ def _count_all(
     measured.tuples += columns[0].size
 
 
-def stretches(tuples: int) -> list[int]:
+def batches(tuples: int) -> list[int]:
     """A number of tuples cut into what is made at a time."""
-    whole, rest = divmod(tuples, _STRETCH)
-    return [_STRETCH] * whole + ([rest] if rest else [])
+    whole, rest = divmod(tuples, _BATCH)
+    return [_BATCH] * whole + ([rest] if rest else [])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOAD = 0.8
-# A run that measures what is sustained makes so many comparisons per node, through windows of so many tuples at first.
+# Comparisons per node of a run that measures what is sustained, and the tuples of the windows that it begins with.
 _TRIAL, _FIRST_WINDOW = 1 << 29, 1 << 15
 _QUICK_TRIAL = 1 << 24
 # Room for a paced run's results.

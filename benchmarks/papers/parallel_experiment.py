@@ -70,7 +70,7 @@ class ParallelExperiment(Experiment):
         return {**answer(self.measured(join, context)), **self.explain(join, cell, context)}
 
     def measured(self, join: ParallelJoin, context: Context) -> Run:
-        """The stretch that the throughput is taken from."""
+        """The sample that the throughput is taken from."""
         return join.run(join.whole_periods(LEAST[context.quick]))
 
     def explain(self, join: ParallelJoin, cell: Cell, context: Context) -> Mapping[str, Any]:  # noqa: ARG002
@@ -144,7 +144,7 @@ def answer(run: Run) -> dict[str, float]:
 
 
 def latencies(join: ParallelJoin, least: int, speed: float) -> dict[str, float]:
-    """Latencies when tuples arrive by the clock, so many per second."""
+    """Latencies when tuples arrive by the clock, at a rate per second."""
     figures = join.run(join.whole_periods(least), gap_ns=1e9 / speed).answer()
     return {"arrivals_per_s": speed, **{name: value for name, value in figures.items() if name.endswith("_us")}}
 

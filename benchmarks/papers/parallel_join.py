@@ -1,7 +1,7 @@
 """A band join by several threads over shared PIM-Trees, brought to its steady state; no tables, no `Join`.
 
 It draws the same tuples as `IndexJoin`, the single-threaded baseline, and runs the same kernels as `pim_parallel`.
-Tuples are made in stretches outside the measured time; a stretch is one run of the crew. Time is that of the clock,
+Tuples are made in batches outside the measured time; a batch is one run of the crew. Time is that of the clock,
 since threads wait for each other. `on_cpu` is the share of it that the threads were on a processor: how quiet the
 machine was.
 
@@ -29,14 +29,14 @@ from streamjoin.pim_tree.crew import SharedJoin, Tuples
 from streamjoin.pim_tree.kernels import work_queue as q
 from streamjoin.pim_tree.shared import SharedPimTree
 
-_STRETCH = 1 << 20
+_BATCH = 1 << 20
 _PAGE = 512
 _OUT = 1 << 14
 
 
 @dataclass
 class Run:
-    """What a stretch took and gave."""
+    """What a sample took and gave."""
 
     tuples: int = 0
     matches: int = 0
@@ -99,7 +99,7 @@ class ParallelJoin:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the trees, the queue and the tuples of a stretch."""
+        """Bytes of the trees, the queue and the tuples of a batch."""
         return self.join.nbytes + self._tuples.words.nbytes
 
     def use(self, threads: int, task: int, merge: str = "nonblocking") -> None:
@@ -132,8 +132,8 @@ class ParallelJoin:
     def run(self, tuples: int, op: int = PROBES | INSERTS, gap_ns: float | None = None, band: int | None = None) -> Run:
         """Join the next `tuples`; `gap_ns` paces their arrival, and latency counts from there."""
         measured = Run(threads=self.threads)
-        for begin in range(0, tuples, _STRETCH):
-            self._lay(min(_STRETCH, tuples - begin), op, band)
+        for begin in range(0, tuples, _BATCH):
+            self._lay(min(_BATCH, tuples - begin), op, band)
             self._run_stretch(measured, gap_ns)
         return measured
 

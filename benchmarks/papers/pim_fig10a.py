@@ -1,6 +1,6 @@
 """SIGMOD paper, figure 10a: what each step of the join costs a tuple: search, scan, insert, delete, merge.
 
-Speed is measured without the step timers and the steps in a second stretch with them: reading the cycle counter eight
+Speed is measured without the step timers and the steps in a second sample with them: reading the cycle counter eight
 times a tuple costs about a tenth. The counter does not stop while another process runs, so step times are scaled by the
 share of the clock that the thread had. Both trees have the merge ratio that the paper found best for such a window.
 """

@@ -136,7 +136,7 @@ def _judged(layout: str, rows: Sequence[Row]) -> list[Finding]:
 def _insert_spread(join: IndexJoin, tuples: int) -> dict[str, float]:
     """Go on drifting, reading the sub-indexes four times between merges; the fullest readings count.
 
-    Skew can bring a merge forward, so nobody knows ahead which reading is the last before one.
+    Skew can bring a merge forward, so it is not known ahead which reading is the last before one.
     """
     index = join.left
     if not isinstance(index, PimTreeIndex):

@@ -47,7 +47,7 @@ class RoundRobinPartitioning(ParallelExperiment):
         return None if cell["threads"] == 1 else {**cell, "threads": 1}
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
-        """Measure a stretch; the nested loop one that compares a bounded number of pairs."""
+        """Measure a sample; the nested loop one that compares a bounded number of pairs."""
         if cell["system"] == PARALLEL:
             return super().run(cell, context)
         window = cell["window"]

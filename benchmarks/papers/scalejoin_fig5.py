@@ -44,7 +44,7 @@ class Scalability(Experiment):
         return [{"window": window, "threads": n} for window in windows for n in thread_grid(quick)]
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
-        """A stretch of the stream over full windows."""
+        """A part of the stream over full windows."""
         ran = scalejoin_comparisons(cell["threads"], cell["window"], target=_TARGET[context.quick], seed=context.seed)
         return {
             self.measure: ran.comparisons_per_s,

@@ -48,7 +48,7 @@ _LENGTHS = 256
 # Two bands in a large window leave thousands of candidates for each tuple, and take minutes to fill.
 _MOST_CANDIDATES = 1200
 _POOL = 8
-# Of the whole grid every so many-th point is measured, so that all pairs of values occur.
+# Of the whole grid every n-th point is measured, so that all pairs of values occur.
 _EVERY = 6
 
 

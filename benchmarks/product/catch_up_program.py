@@ -28,7 +28,7 @@ class Everything(Pace):
 
 
 def opened(checkpoint: str, rows: int, ahead: float) -> Engine:
-    """An engine over two streams, whose clock is ahead by so many seconds."""
+    """An engine over two streams, whose clock is ahead by some seconds."""
     engine = Engine(checkpoint=checkpoint)
     raw = RateSource(rows, clock=lambda: time.time_ns() + int(ahead * 1e9))
     for name, step in (("a", 7), ("b", 11)):

@@ -1,6 +1,6 @@
 """What the first push costs: README's ten lines in a process of their own, with an empty and with a filled cache.
 
-CPU seconds of the whole process, import of everything included. Beside it, what nobody who uses Arrow and Numba can
+CPU seconds of the whole process, import of everything included. Beside it, what no user of Arrow and Numba can
 avoid: importing both and making a table, and compiling one trivial function. Byte code is there in every run but the
 warm-up, as it is after an installation.
 """

@@ -36,7 +36,7 @@ _PUSH_MS = 0.5
 # Four threads that push every half millisecond have not enough of the interpreter on two cores, whatever they push.
 _SCALEJOIN_PUSH_MS = 2.0
 _WINDOW = 1 << 16
-# A rate is sustained if at most so many seconds of tuples wait at the end, and the sources could push them.
+# A rate is sustained if at most this many seconds of tuples wait at the end, and the sources could push them.
 _WAITING, _PUSHED, _STEP = 0.02, 0.98, 0.9
 # Seconds of a run, and of one that looks for the maximum; how often both are measured if a run falls behind.
 _SECONDS, _SEARCH, _TRIES = 4.0, 1.0, 3

@@ -117,7 +117,7 @@ def _push(sources: Sequence[Any], pair: Sequence[pa.RecordBatch]) -> None:
 
 
 def _settle(join: sj.Live, tuples: int) -> None:
-    """Wait until so many tuples are joined."""
+    """Wait until `tuples` are joined."""
     while join.metrics()["reached"] < tuples:
         join.wait(0.005)
 

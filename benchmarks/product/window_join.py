@@ -311,7 +311,7 @@ class _PlainSums:
         self._rows = Buffer(np.float64, 2)
 
     def reserve(self, room: int, spare: _PlainSums | None) -> None:
-        """Have room for so many tuples."""
+        """Make room for this many tuples."""
         self._rows.reserve(room, None if spare is None else spare._rows)
 
     def append(self, numbers: Numbers, previous: Array) -> None:

@@ -105,7 +105,7 @@ class Load:
         return left, right
 
     def fresh(self, name: str) -> Path:
-        """A checkpoint that nobody used."""
+        """A new checkpoint."""
         checkpoint = self._root / name
         shutil.rmtree(checkpoint, ignore_errors=True)
         return checkpoint

@@ -67,9 +67,9 @@ def condition(shape: str, skewed: bool) -> JoinPredicate:
     """Equality of keys, or for the Gaussian a band that gives the match rate."""
     if shape != "drifting Gaussian":
         return sj.Equi("key")
-    # Two rows of one Gaussian are as near as two of a uniform stretch of 2 sqrt(pi) sigma.
-    stretch = 2 * np.sqrt(np.pi) * _SIGMA if skewed else _DOMAIN
-    return sj.Band("key", "key", max(1, round(MATCH_RATE * stretch / window_of(shape) / 2)))
+    # Two rows of one Gaussian are as near as two of a uniform domain of 2 sqrt(pi) sigma.
+    domain = 2 * np.sqrt(np.pi) * _SIGMA if skewed else _DOMAIN
+    return sj.Band("key", "key", max(1, round(MATCH_RATE * domain / window_of(shape) / 2)))
 
 
 class SparkSkew(SparkExperiment):

@@ -153,7 +153,7 @@ class BandState(StatefulProcessor):
                     self._runs[side].removeKey((number,))
             live = new[side].rows.since(horizon[side], counted=False)
             first = 1 + max((number for number, _, _ in runs[side]), default=-1)
-            for i, sheet in enumerate(block_rows(live, layout(self._blueprint, side))):
+            for i, block in enumerate(block_rows(live, layout(self._blueprint, side))):
                 self._runs[side].updateValue(
-                    (first + i,), (sheet.batch.serialize().to_pybytes(), int(live.ticks.max()))
+                    (first + i,), (block.batch.serialize().to_pybytes(), int(live.ticks.max()))
                 )

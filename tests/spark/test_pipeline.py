@@ -331,7 +331,7 @@ def test_one_signal_is_a_clean_stop_of_rows_on_a_console(tmp_path: Path) -> None
             process.kill()
     assert seen[-1].startswith("stopped: "), seen
     batches = {path.name for path in (tmp_path / "out/checkpoint/commits").iterdir() if path.name.isdigit()}
-    assert batches, "the batch that ran was let to its end"
+    assert batches, "the batch that ran was not left to end"
     rows = [line.split("|") for line in shown.read_text().splitlines() if line.startswith("|2")]
     assert rows
     assert all(row[2].strip() == row[4].strip() for row in rows)

@@ -5,7 +5,7 @@ results are exact by its rule: a lookup takes what lies before the edge from the
 the line. The leaves of a block's tuples are found before the first is looked up, so that their cache misses overlap; a
 leaf is a place to begin until the thread rests.
 
-Every task deletes what no tuple that is not handed on can meet any more: nobody has to look at what is deleted. The
+Every task deletes what no tuple that is not handed on can meet any more: no thread has to look at what is deleted. The
 words of a side lie in a ring by position. A thread deletes before it completes its task, so the ring has room for the
 window and three times the tuples that may be under way: those deleted last, those before them, and those that follow.
 
@@ -439,7 +439,7 @@ def _halt(queue: I64) -> None:
 
 @kernel
 def insert_all(mem: I64, words: I64, seqs: I64, begin: int) -> int:
-    """Insert entries of a side while nobody else works on it; returns the first for which there is no page."""
+    """Insert entries of a side while no other thread works on it; returns the first for which there is no page."""
     come_online(mem, 0)
     for i in range(begin, words.size):
         rest(mem, 0)

@@ -22,7 +22,7 @@ from streamjoin.model.errors import SpecError
 LEAF_SIZE = 64
 CHAIN = 8
 _INNER_CHAIN = 2
-_LEAST_FILLED = 4  # a leaf of uniform keys is never emptier for long than one in so many
+_LEAST_FILLED = 4  # a leaf of uniform keys is never emptier for long than one in four
 _LEAST_CHILDREN = 16
 _LEAST_INNER_ROOM = 6  # half of an inner node must have two children
 SPARE_PAGES = 2 * (m.SPARE + m.BATCH)
@@ -69,7 +69,7 @@ class BwTreeSizes(NamedTuple):
         return -(-(self.words_at + max(2 * (self.leaf_size + self.chain), 3 * self.inner_room)) // 8) * 8
 
     def pages_for(self, entries: int) -> int:
-        """Pages for so many entries of uniform keys."""
+        """Pages for this many entries of uniform keys."""
         leaves = entries * _LEAST_FILLED // self.leaf_size
         return leaves + leaves // min(_LEAST_CHILDREN, self.inner_room // 3) + 1
 

@@ -9,7 +9,7 @@ A page that was replaced may still be read. Each thread announces the epoch in w
 was retired in an epoch is free once every thread that is online has announced a later one. Retired and free pages are
 lists of the thread that retired them. A number whose node is gone is freed with the last page of the node.
 
-Invariants: a page in use changes only in the records that nobody has published yet, in `RESERVED` and in `LINKS`. The
+Invariants: a page in use changes only in the records that are not published yet, in `RESERVED` and in `LINKS`. The
 mapping table has 0 for a free number. When no page is left an operation says so before it has changed anything.
 """
 
@@ -254,7 +254,7 @@ def rest(mem: I64, me: int) -> None:
 
 @inlined
 def rest_alone(mem: I64) -> None:
-    """The same for the only thread of a tree: what it does not do, nobody waits for."""
+    """The same for the only thread of a tree: no other waits for what it leaves undone."""
     mine = thread_at(mem, 0)
     if mem[mine + RETIRED_COUNT] >= BATCH or mem[mine + FREE_COUNT] < SPARE:
         _renew(mem, 0)

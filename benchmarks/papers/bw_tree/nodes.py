@@ -373,7 +373,7 @@ def _add_root(mem: I64, me: int, root: int, child: int, level: int) -> bool:
 
 @kernel
 def plant(mem: I64) -> None:
-    """Make the one leaf of an empty tree; nobody else has it yet."""
+    """Make the one leaf of an empty tree; no other thread has it yet."""
     page = take_page(mem, 0)
     node = take_node(mem, 0)
     at = page_at(mem, page)

@@ -1,7 +1,7 @@
 """Removing emptied leaves from a Bw-Tree: windows slide, and keys that drift leave empty leaves behind.
 
 A leaf that is found empty is frozen by one compare-and-swap. Its left neighbour then takes over its range and its link
-(`absorb`), and the parent's entry is left out (`_detach`). Nobody waits for either: a thread that has to change
+(`absorb`), and the parent's entry is left out (`_detach`). No thread waits for either: a thread that has to change
 something in the range does the first, a search that is led to a frozen node goes down further left, and any other
 removal below the same parent does the second. When both links are gone the page and the number are retired.
 
@@ -12,7 +12,7 @@ what lies along the left edge. Leaves that are not empty are never merged.
 
 Whoever freezes a node changes the parent afterwards, also where it has no entry for it: a thread that is about to add
 one then fails, and sees that the node is frozen. A parent may be split just before a frozen node, which is its first
-child then. It stays there, and leads nobody anywhere, until the parent has no other child.
+child then. It stays there, and leads nowhere, until the parent has no other child.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ SIDE_FIELDS = 6
 
 
 @kernel
-def stand(
+def set_positions(
     is_right: Array,
     first: int,
     left_next: int,

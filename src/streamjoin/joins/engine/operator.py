@@ -43,7 +43,7 @@ from streamjoin.joins.kinds.base import KindLayer, KindRows, StoredChunk, Tail, 
 from streamjoin.joins.kinds.layers import kind_layer
 from streamjoin.joins.registry import KINDS, AlgorithmChoice
 from streamjoin.kernels.gather import first_at_least, leading_below, sides_of_pairs
-from streamjoin.kernels.positions import UPTO, stand
+from streamjoin.kernels.positions import UPTO, set_positions
 from streamjoin.model.binding import BoundSpec, matched_columns
 from streamjoin.model.common_types import as_type
 from streamjoin.windows.buffer import Restore
@@ -756,7 +756,7 @@ def _placed(
     lefts = edges - rights
     cut, of_left, of_right = ((part[:-1], part[1:]) for part in (edges, lefts, rights))
     workers.call(
-        stand,
+        set_positions,
         KernelCalls(
             edges.size - 1, Cut(is_right, *cut), Each(edges[:-1]), Each(first[0] + lefts[:-1]),
             Each(first[1] + rights[:-1]), *windows, Cut(own_seq, *cut), Cut(upto, *cut), Cut(min_seq, *cut),

@@ -1,9 +1,9 @@
-"""Rows of queries as lists of their tuples, which become columns where somebody reads them (AJoin, section 3.4).
+"""Rows of queries as lists of their tuples, which become columns when they are read (AJoin, section 3.4).
 
 A batch has the results of queries that read the same columns together, and holds the columns as they are. The first
 who reads has the results dealt out, query by query. Where the rows are few, they are gathered then for all these
-queries, whose rows are slices of that; where they are many, each who reads has his own gathered, and nobody those that
-are not asked for. The invariant: rows are the same whenever they are read, whatever was let go of since.
+queries, whose rows are slices of that; where they are many, each reader has its own rows gathered, and rows that
+are not asked for never are. The invariant: rows are the same whenever they are read, whatever was let go of since.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamjoin.windows.workers import Workers
 T = TypeVar("T")
 R = TypeVar("R")
 _TOGETHER: Final = 1 << 21
-"""Up to so many values all rows of a batch are gathered at once: then the calls cost more than the values."""
+"""Up to this many values all rows of a batch are gathered at once: then the calls cost more than the values."""
 _WORTH_THREADS: Final = 1 << 17
 """Values from which on gathering by threads takes less time than handing it to them."""
 _UNSURE: Final = 1 << 28
@@ -71,7 +71,7 @@ class DealtRows:
         self._count = int(self.starts[-1])
         widths = [values.mean_width for _, values in columns if values.plain is None]
         self.sure = int(_UNSURE / max(1.0, *widths)) if widths else self._count
-        """So many rows can be gathered at any time, where there is memory."""
+        """This many rows can be gathered at any time, where there is memory."""
         self._lock = threading.RLock()
         self._dealt: tuple[list[Array], Array] | None = None
         self._gathered: list[pa.Array] | None = None
@@ -141,7 +141,7 @@ class DealtRows:
         return spread(lambda column: column[1].take(chosen[column[0]]), self._columns)
 
     def nbytes(self, picks: Sequence[int], count: int) -> int:
-        """What so many rows of these columns take, about."""
+        """About how many bytes `count` rows of these columns take."""
         return int(count * sum(self._columns[pick][1].mean_width for pick in picks))
 
 

@@ -87,7 +87,7 @@ class _TakenIn:
         self.end = NEVER
         """The number after the newest of the stream that was looked at."""
         self.noted = 0
-        """So many of the oldest are in force, or no longer."""
+        """How many of the oldest are in force, or no longer."""
         self.room = _LEAST_STORED
 
     def saved(self) -> Restore:

@@ -204,7 +204,7 @@ class GroupCost:
     def _keys(self, term: Term) -> tuple[float, float]:
         left, right = (self._streams[_number(column.qualifier)] for column in (term.left, term.right))
         if isinstance(term, BandTerm):
-            # No keys to intersect, and as few pairs as with so many keys.
+            # No keys to intersect, and as few pairs as this many keys would leave.
             return 1.0, 1.0 / self._statistics.band_share((term, left, right))
         return self._statistics.key_count(left, term.left.name), self._statistics.key_count(right, term.right.name)
 

@@ -114,7 +114,7 @@ def packed(part: Part, spool: Spool | None = None) -> Iterator[pa.RecordBatch]:
 
 
 def told(partitions: int, side: int, source: int, body: pa.Buffer, spool: Spool | None) -> Iterator[pa.RecordBatch]:
-    """What a routing task tells so many ranges (`to_all`), as record batches with no figures."""
+    """What a routing task tells all ranges (`to_all`), as record batches with no figures."""
     return (_with_figures(row, None) for row in to_all(partitions, side, source, body, spool))
 
 

@@ -103,7 +103,7 @@ class Part:
 
 
 def to_all(partitions: int, side: int, source: int, body: pa.Buffer, spool: Spool | None) -> Iterator[pa.RecordBatch]:
-    """One value for each of so many ranges, as record batches for the shuffle; a large one is one file for all."""
+    """One value for each range, as record batches for the shuffle; a large one is one file for all."""
     file = None if spool is None else spool.write(body)
     if file is not None:
         body, side = pa.py_buffer(os.fsencode(file)), side + _SPOOLED
