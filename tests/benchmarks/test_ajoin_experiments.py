@@ -25,18 +25,6 @@ each = pytest.mark.parametrize("name", NAMES)
 
 
 @each
-@pytest.mark.parametrize("quick", [True, False])
-def test_the_grid_has_every_cell_once_and_its_baseline(name: str, quick: bool) -> None:
-    experiment = EXPERIMENTS[name]
-    cells = list(experiment.cells(quick))
-    assert len(cells) > 1
-    for cell in cells:
-        assert cells.count(cell) == 1
-        base = experiment.baseline(cell)
-        assert base is None or base in cells
-
-
-@each
 def test_a_quick_cell_of_each_is_measured(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
     found = experiment.run(experiment.cells(quick=True)[0], Context(seed=1, quick=True, scratch=tmp_path))

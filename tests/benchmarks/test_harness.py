@@ -106,6 +106,21 @@ class Scripted(Experiment):
         self.closed += 1
 
 
+def test_every_grid_has_each_cell_once_and_its_baseline() -> None:
+    """Of every experiment that can be imported here."""
+    compared = 0
+    for name, experiment in discover("benchmarks"):
+        assert isinstance(experiment, Experiment), f"{name}: {experiment}"
+        for quick in (True, False):
+            cells = list(experiment.cells(quick))
+            bases = [experiment.baseline(cell) for cell in cells]
+            assert cells and len({describe(cell) for cell in cells}) == len(cells), name
+            assert all(base is None or base in cells for base in bases), name
+            assert None in bases, name
+            compared += any(base is not None for base in bases)
+    assert compared > 100
+
+
 def test_rows_hold_medians_of_the_repeats_and_the_ratio_to_the_baseline() -> None:
     toy = Scripted({"a": [999, 10, 30, 20], "b": [999, 50, 40, 9]})
     lines: list[str] = []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.harness import Cell, Context, Experiment, Row, describe, named
+from benchmarks.harness import Cell, Context, Experiment, Row, named
 from benchmarks.papers.index_experiment import power
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import SHAPES, Drift, ShapedKeys, gaussian, keys_for
@@ -45,19 +45,6 @@ def made_up(name: str, speed: Callable[[Cell], float], **more: Any) -> list[Row]
 
 
 # -- grids ---------------------------------------------------------------------------------------------
-
-
-@each
-@pytest.mark.parametrize("quick", [True, False])
-def test_the_grid_has_every_cell_once_and_its_baseline(name: str, quick: bool) -> None:
-    experiment = EXPERIMENTS[name]
-    cells = list(experiment.cells(quick))
-    for cell in cells:
-        assert cells.count(cell) == 1, describe(cell)
-        base = experiment.baseline(cell)
-        assert base is None or base in cells, describe(cell)
-    assert any(experiment.baseline(cell) is None for cell in cells)
-    assert any(experiment.baseline(cell) is not None for cell in cells)
 
 
 def test_the_depths_in_the_grid_are_those_of_the_tree() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.harness import Cell, Context, Experiment, Row, describe, named
+from benchmarks.harness import Cell, Context, Experiment, Row, named
 from benchmarks.papers import llhj_fig17, llhj_table2, scalejoin_fig6
 from benchmarks.papers.llhj_fig21 import held_for_the_latest
 from benchmarks.papers.llhj_latency import model
@@ -37,7 +37,6 @@ NAMES = (
 EXPERIMENTS: dict[str, Experiment] = {
     name: named(name) for name in NAMES
 }  # fmt: skip
-each = pytest.mark.parametrize("name", NAMES)
 Pairs = list[tuple[int, int]]
 
 
@@ -152,19 +151,6 @@ def test_the_model_is_that_of_the_paper() -> None:
 
 
 # -- experiments ---------------------------------------------------------------------------------------
-
-
-@each
-@pytest.mark.parametrize("quick", [True, False])
-def test_the_grid_has_every_cell_once_and_its_baseline(name: str, quick: bool) -> None:
-    experiment = EXPERIMENTS[name]
-    cells = list(experiment.cells(quick))
-    for cell in cells:
-        assert cells.count(cell) == 1, describe(cell)
-        base = experiment.baseline(cell)
-        assert base is None or base in cells, describe(cell)
-    assert any(experiment.baseline(cell) is None for cell in cells)
-    assert any(experiment.baseline(cell) is not None for cell in cells)
 
 
 def small(cell: Cell) -> Cell:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.harness import Cell, Experiment, Row, describe, measure, named
+from benchmarks.harness import Cell, Experiment, Row, measure, named
 from benchmarks.papers.bw_tree_join import BW_TREE, BwTreeBandJoin
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import keys_for
@@ -27,19 +27,7 @@ NAMES = (
 EXPERIMENTS: dict[str, Experiment] = {
     name: named(name) for name in NAMES
 }  # fmt: skip
-each = pytest.mark.parametrize("name", NAMES)
 WINDOW = 1 << 10
-
-
-@each
-@pytest.mark.parametrize("quick", [True, False])
-def test_the_grid_has_every_cell_once_and_its_baseline(name: str, quick: bool) -> None:
-    experiment = EXPERIMENTS[name]
-    cells = list(experiment.cells(quick))
-    for cell in cells:
-        assert cells.count(cell) == 1, describe(cell)
-        base = experiment.baseline(cell)
-        assert base is None or base in cells, describe(cell)
 
 
 @pytest.mark.parametrize("name", thorough_but(NAMES, "pim_fig12b", "pim_fig13"))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.harness import Cell, Experiment, Row, describe, measure, named
+from benchmarks.harness import Cell, Experiment, Row, measure, named
 from benchmarks.papers.scalejoin import GROUP
 from benchmarks.papers.scalejoin_skew import constant, peaks, stream_of, wave
 from benchmarks.papers.scalejoin_stream import BAND, Stream, alternating, make_pool, run_stream, scalejoin_comparisons
@@ -25,7 +25,6 @@ NAMES = tuple(f"scalejoin_fig{figure}" for figure in ("5", "7a", "7b", "8a", "8b
 EXPERIMENTS: dict[str, Experiment] = {
     name: named(name) for name in NAMES
 }  # fmt: skip
-each = pytest.mark.parametrize("name", NAMES)
 
 
 def made_up(name: str, figure: Callable[[Cell], float], **more: Any) -> list[Row]:
@@ -107,18 +106,6 @@ def test_sources_send_at_their_rates(rate: Callable[[Any], Any]) -> None:
 
 
 # -- grids, runs, verdicts -----------------------------------------------------------------------------
-
-
-@each
-@pytest.mark.parametrize("quick", [True, False])
-def test_the_grid_has_every_cell_once_and_its_baseline(name: str, quick: bool) -> None:
-    experiment = EXPERIMENTS[name]
-    cells = list(experiment.cells(quick))
-    for cell in cells:
-        assert cells.count(cell) == 1, describe(cell)
-        base = experiment.baseline(cell)
-        assert base is None or base in cells, describe(cell)
-    assert any(experiment.baseline(cell) is not None for cell in cells)
 
 
 @pytest.mark.parametrize("name", thorough_but(NAMES, "scalejoin_fig7a"))

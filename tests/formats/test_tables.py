@@ -54,18 +54,13 @@ def run_of_three(directory: Path, lake: Lake) -> None:
     """Whatever of a small run is not done yet: three batches, and a query for each that writes to the same table."""
     run = Looped(directory / "checkpoint", Settings(replan_every=2))
     try:
-        run.settle()
-        for stream in (LEFT, RIGHT):
-            if stream.name not in run.catalog.streams:
-                run.register(stream)
+        run.begin(LEFT, RIGHT)
         for number in range(3):
             acted = {(record.action, record.name) for record in run.catalog.changelog}
             if ("create", f"q{number}") not in acted:
                 run.create(f"q{number}", PAIRS, lake.sink("one"))
             tables = {"l": table((1, number, number)), "r": table((1, 10 + number, number))}
-            due = {name: (number, rows) for name, rows in tables.items() if run.newest(name) < number}
-            if due:
-                run.hand(due)
+            run.go_on(number, tables)
         run.catalog.deliveries.drain()
     finally:
         run.abandon()

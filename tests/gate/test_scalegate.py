@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,8 +13,7 @@ from streamjoin.scalejoin.kernels.nodes import arena_words
 from tests.deadlock import no_deadlock
 from tests.gate.histories import check, check_many, record
 from tests.gate.membership import check_members
-
-ROOT = Path(__file__).parents[2]
+from tests.threads import check_that_runs_hold
 
 
 def rows(read: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[tuple[int, int, int]]:
@@ -173,8 +167,4 @@ def test_sources_and_readers_come_and_go() -> None:
     ("environment", "runs"), [({"STREAMJOIN_FORCED_YIELDS": "3"}, "40"), ({"NUMBA_DISABLE_JIT": "1"}, "4")], ids=str
 )
 def test_histories_hold_in_a_test_build_and_without_the_jit(environment: dict[str, str], runs: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gate.histories", runs, "50"],
-        capture_output=True, text=True, timeout=300, cwd=ROOT, env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(environment, "tests.gate.histories", runs, "50")

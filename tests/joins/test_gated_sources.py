@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +19,7 @@ from streamjoin.scalejoin.kernels.rings import feed
 from streamjoin.testing.clock import ManualClock
 from tests.deadlock import no_deadlock
 from tests.joins.gated_runs import SPEC, TYPES, check, intake_of, opened, rows_of
-
-ROOT = Path(__file__).parents[2]
+from tests.threads import YIELDS_FORCED, check_that_runs_hold
 
 
 def test_threads_that_push_at_once_give_the_rows_of_push() -> None:
@@ -43,11 +38,7 @@ def test_a_collector_that_falls_behind_delivers_every_row_in_order(monkeypatch: 
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_they_do_with_yields_forced_at_every_shared_access() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.joins.gated_runs", "3", "2"],
-        capture_output=True, text=True, timeout=600, cwd=ROOT, env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(YIELDS_FORCED, "tests.joins.gated_runs", "3", "2")
 
 
 def test_a_push_that_takes_long_holds_up_no_other_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from streamjoin.handshake.kernels.meet import WORD_ROWS
 from streamjoin.windows.crew import live
 from tests.deadlock import no_deadlock
 from tests.joins.handshake_runs import SYSTEMS, check
+from tests.threads import YIELDS_FORCED, check_that_runs_hold
 
 ROOT = Path(__file__).parents[2]
 each = pytest.mark.parametrize(("algorithm", "index"), SYSTEMS, ids=lambda name: str(name))
@@ -36,11 +37,7 @@ def test_random_runs_give_the_oracles_rows(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_runs_hold_with_yields_forced_at_every_shared_access() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.joins.handshake_runs", "30", "7"],
-        capture_output=True, text=True, timeout=600, cwd=ROOT, env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(YIELDS_FORCED, "tests.joins.handshake_runs", "30", "7")
 
 
 @pytest.mark.slow

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +25,8 @@ from streamjoin.pim_tree.kernels import work_queue
 from tests.deadlock import no_deadlock
 from tests.joins.runner_runs import SYSTEMS, Consumer, check, run_live, runner_of, setup_of
 from tests.seeds import FRESH, examples
+from tests.threads import YIELDS_FORCED, check_that_runs_hold
 
-ROOT = Path(__file__).parents[2]
 SCANNING = tuple(system for system in SYSTEMS if system[1] is None)
 each = pytest.mark.parametrize("system", SCANNING, ids=lambda system: str(system[0]))
 BAND = sj.JoinSpec(on=sj.Band("x", "x", 1), window=(sj.CountWindow(400), sj.TimeWindow(400)), time="t", order="arrival")
@@ -58,11 +55,7 @@ def test_random_runs_give_the_oracles_rows(system: tuple[str, str | None], monke
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_runs_hold_with_yields_forced_at_every_shared_access() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.joins.runner_runs", "12", "5"],
-        capture_output=True, text=True, timeout=600, cwd=ROOT, env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(YIELDS_FORCED, "tests.joins.runner_runs", "12", "5")
 
 
 @each

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +17,7 @@ from streamjoin.pim_tree.kernels.shared_tree import ROOM
 from streamjoin.pim_tree.shared import SharedPimTree
 from tests.deadlock import no_deadlock
 from tests.joins.pim_parallel_runs import Stream, check, digest, expected, joined, piece
+from tests.threads import check_that_runs_hold
 
 ROWS = 6_000
 SPEC = sj.JoinSpec(on=sj.Band("k", "k", 40), window=sj.CountWindow(1_500))
@@ -77,11 +74,7 @@ def test_the_output_does_not_depend_on_threads_or_repeats() -> None:
     ],
 )
 def test_it_holds_in_a_test_build_and_as_plain_python(environment: dict[str, str], runs: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.joins.pim_parallel_runs", runs],
-        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(environment, "tests.joins.pim_parallel_runs", runs)
 
 
 def test_one_key_for_all_spills_into_trees_and_fills_the_output() -> None:

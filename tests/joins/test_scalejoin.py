@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +15,8 @@ from streamjoin.model.errors import SpecError
 from streamjoin.scalejoin import join as scalejoin
 from tests.deadlock import no_deadlock
 from tests.joins.scalejoin_runs import check_runs
+from tests.threads import YIELDS_FORCED, check_that_runs_hold
 
-ROOT = Path(__file__).parents[2]
 SPEC = sj.JoinSpec(on=sj.Band("x", "x", 2) & sj.Band("y", "y", 40.0), window=sj.CountWindow(3_000))
 
 
@@ -91,11 +87,7 @@ def test_small_runs_match_the_oracle_while_threads_come_and_go() -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_small_runs_hold_with_yields_forced_at_every_access() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.joins.scalejoin_runs", "80"],
-        capture_output=True, text=True, timeout=600, cwd=ROOT, env={**os.environ, "STREAMJOIN_FORCED_YIELDS": "3"},
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(YIELDS_FORCED, "tests.joins.scalejoin_runs", "80")
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from streamjoin.handshake.kernels import spsc
 from tests.deadlock import no_deadlock
 from tests.kernels.shared_words import check_counting, check_exchange, check_queue, check_sleep
+from tests.threads import check_that_runs_hold
 
 TIMES = 20_000
 
@@ -58,9 +54,4 @@ def test_a_ring_has_a_power_of_two_slots() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", [{"STREAMJOIN_FORCED_YIELDS": "3"}, {"NUMBA_DISABLE_JIT": "1"}], ids=str)
 def test_they_hold_in_a_test_build_and_without_the_jit(environment: dict[str, str]) -> None:
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.shared_words", "300"],
-        capture_output=True, text=True, timeout=300, env={**os.environ, **environment}, cwd=root,
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(environment, "tests.kernels.shared_words", "300")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from streamjoin.kernels.exact import (
     whole_numbers,
     within_words,
 )
+from tests.oracles.summary_oracle import fsum
 
 TINY, LARGEST = 5e-324, 1.7976931348623157e308
 EDGES = [
@@ -48,21 +48,6 @@ EDGES = [
 FLOATS = st.sampled_from(EDGES) | st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1000, 1000)
 ANY_FLOATS = FLOATS | st.sampled_from([math.nan, math.inf, -math.inf])
 WHOLES = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 1])
-
-
-def fsum(values: list[float]) -> float:
-    """The exact sum, rounded once; IEEE decides where a value is no finite number."""
-    odd = [value for value in values if not math.isfinite(value)]
-    if odd:
-        return sum(odd)
-    try:
-        return math.fsum(values)
-    except OverflowError:
-        exact = sum(map(Fraction, values))
-        try:
-            return float(exact)
-        except OverflowError:
-            return math.inf if exact > 0 else -math.inf
 
 
 def same(one: float, other: float) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc import Stream
+from streamjoin.adhoc import Engine, Stream
 from streamjoin.storage import pieces
 
 SCHEMA = pa.schema({"k": pa.int64(), "p": pa.int64(), "t": pa.int64()})
@@ -19,6 +20,14 @@ PAIRS = "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.k = y.k
 
 def table(*found: tuple[int, int, int]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in found], SCHEMA)
+
+
+def opened(checkpoint: Path | None = None, **options: Any) -> Engine:
+    """An engine that has both streams."""
+    engine = Engine(checkpoint=checkpoint, **options)
+    for name in "lr":
+        engine.register(name, schema=SCHEMA, time="t")
+    return engine
 
 
 class Killed(BaseException):

@@ -87,6 +87,19 @@ class Looped:
         assert isinstance(position, int)
         return position
 
+    def begin(self, *streams: Stream) -> None:
+        """Settle, and register the streams that the checkpoint does not have."""
+        self.settle()
+        for stream in streams:
+            if stream.name not in self.catalog.streams:
+                self.register(stream)
+
+    def go_on(self, number: int, tables: Mapping[str, pa.Table]) -> None:
+        """Hand in those tables of a batch that the journal does not have."""
+        due = {name: (number, rows) for name, rows in tables.items() if self.newest(name) < number}
+        if due:
+            self.hand(due)
+
     def settle(self) -> None:
         self.inbox.ask(lambda: None).result(20)
 

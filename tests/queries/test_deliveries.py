@@ -15,6 +15,7 @@ from streamjoin.adhoc import CallbackSink, Engine, ParquetSink, Settings
 from streamjoin.queries.engine import executor
 from streamjoin.queries.engine.deliveries import WRITERS
 from streamjoin.queries.sinks.base import Target
+from tests.queries import journal_cases
 from tests.queries.journal_cases import PAIRS, SCHEMA, Killed, killed_at, table
 from tests.queries.looped import Looped, read_back
 
@@ -29,10 +30,7 @@ QUICK = Settings(sink_patience=0.05, file_seconds=1e-9)
 
 
 def opened(checkpoint: Path | None = None, settings: Settings = QUICK) -> Engine:
-    engine = Engine(checkpoint=checkpoint, settings=settings)
-    for name in "lr":
-        engine.register(name, schema=SCHEMA, time="t")
-    return engine
+    return journal_cases.opened(checkpoint, settings=settings)
 
 
 class Taking:

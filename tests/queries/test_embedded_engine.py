@@ -28,16 +28,9 @@ from tests.oracles.adhoc_oracle import rows as oracle_rows
 from tests.oracles.row_evaluator import rows_of
 from tests.queries.core_cases import Rows, lateness_of
 from tests.queries.duckdb_twin import duckdb_rows
-from tests.queries.journal_cases import PAIRS, SCHEMA, table
+from tests.queries.journal_cases import PAIRS, SCHEMA, opened, table
 from tests.queries.looped import read_back
 from tests.seeds import examples
-
-
-def opened(checkpoint: Path | None = None, **options: Any) -> Engine:
-    engine = Engine(checkpoint=checkpoint, **options)
-    for name in "lr":
-        engine.register(name, schema=SCHEMA, time="t")
-    return engine
 
 
 def rows(engine: Engine, name: str) -> Counter[tuple[Any, ...]]:

@@ -23,15 +23,8 @@ from streamjoin.queries.sinks.base import NewestRows
 from streamjoin.queries.sources.files import FileSource
 from streamjoin.queries.sources.kafka import KafkaSource
 from streamjoin.queries.sources.rate import RateSource
-from tests.queries.journal_cases import LEFT, PAIRS, RIGHT, SCHEMA, Killed, killed_at, table
+from tests.queries.journal_cases import LEFT, PAIRS, RIGHT, Killed, killed_at, opened, table
 from tests.queries.looped import Looped
-
-
-def opened(checkpoint: Path | None = None, **options: Any) -> Engine:
-    engine = Engine(checkpoint=checkpoint, **options)
-    for name in "lr":
-        engine.register(name, schema=SCHEMA, time="t")
-    return engine
 
 
 def counts(engine: Engine) -> tuple[Any, ...]:
@@ -77,10 +70,7 @@ def run_of_two(checkpoint: Path) -> tuple[Any, ...]:
     """Whatever of a small run is not done yet; the counters after it."""
     run = Looped(checkpoint)
     try:
-        run.settle()
-        for stream in (LEFT, RIGHT):
-            if stream.name not in run.catalog.streams:
-                run.register(stream)
+        run.begin(LEFT, RIGHT)
         if "q" not in run.catalog.entries:
             run.create("q", PAIRS, MemorySink())
         for number, left in enumerate([table((1, 1, 9)), table((1, 3, 9), (1, 4, 0))]):

@@ -21,7 +21,8 @@ from streamjoin.adhoc import Engine, ParquetSink, Settings
 from streamjoin.model.errors import StreamJoinError
 from streamjoin.queries.engine import deliveries, executor
 from streamjoin.queries.language.plan import query_name
-from tests.queries.journal_cases import PAIRS, SCHEMA, table
+from tests.queries import journal_cases
+from tests.queries.journal_cases import PAIRS, table
 from tests.queries.looped import read_back
 from tests.seeds import THOROUGH
 
@@ -132,10 +133,7 @@ KINDS = {
 
 def opened(directory: Path, **options: Any) -> Engine:
     settings = Settings(replan_every=1, rebuild_every=1, sink_patience=0.5)
-    engine = Engine(checkpoint=directory / "checkpoint", settings=settings, **options)
-    for name in "lr":
-        engine.register(name, schema=SCHEMA, time="t")
-    return engine
+    return journal_cases.opened(directory / "checkpoint", settings=settings, **options)
 
 
 def push(engine: Engine, moment: int) -> None:

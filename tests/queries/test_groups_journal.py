@@ -39,18 +39,13 @@ class Workload:
 
     def steps(self) -> None:
         run = self.run = self.run or Looped(self.directory / "checkpoint", Settings(future=None))
-        run.settle()
-        for stream in (LEFT, RIGHT):
-            if stream.name not in run.catalog.streams:
-                run.register(stream)
+        run.begin(LEFT, RIGHT)
         for number, batch in enumerate(BATCHES):
             if number == 0:
                 self.create("small", "alone")
             if number == 1:
                 self.create("slid")
-            due = {name: (number, rows) for name, rows in batch.items() if run.newest(name) < number}
-            if due:
-                run.hand(due)
+            run.go_on(number, batch)
 
     def create(self, *names: str) -> None:
         assert self.run is not None

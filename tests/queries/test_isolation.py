@@ -21,17 +21,10 @@ from streamjoin.queries.core.stored_stream import BucketRun
 from streamjoin.queries.engine import engine as adhoc_engine
 from streamjoin.queries.engine.journal import FileJournal
 from streamjoin.queries.engine.loop import Attempt
-from tests.queries.journal_cases import PAIRS, SCHEMA, table
+from tests.queries.journal_cases import PAIRS, opened, table
 from tests.queries.looped import read_back
 
 LESS = "SELECT x.p AS a, y.p AS b FROM l x JOIN r y WITHIN 5 UNITS ON x.p < y.p"
-
-
-def opened(checkpoint: Path | None = None, **options: Any) -> Engine:
-    engine = Engine(checkpoint=checkpoint, **options)
-    for name in "lr":
-        engine.register(name, schema=SCHEMA, time="t")
-    return engine
 
 
 def test_a_query_over_its_budget_is_paused_with_figures_and_the_others_go_on(tmp_path: Path) -> None:

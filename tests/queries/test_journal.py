@@ -123,10 +123,7 @@ def run_of_three(directory: Path) -> None:
     """Whatever of a small run is not done yet: three batches, queries that come, go and write Parquet."""
     run = Looped(directory / "checkpoint", Settings(replan_every=2))
     try:
-        run.settle()
-        for stream in (LEFT, RIGHT):
-            if stream.name not in run.catalog.streams:
-                run.register(stream)
+        run.begin(LEFT, RIGHT)
         for number in range(3):
             acted = {(record.action, record.name) for record in run.catalog.changelog}
             if ("create", f"q{number}") not in acted:
@@ -134,9 +131,7 @@ def run_of_three(directory: Path) -> None:
             if number == 2 and ("drop", "q0") not in acted:
                 run.ask_for("drop", "q0")
             tables = {"l": table((1, number, number)), "r": table((1, 10 + number, number), (1, 20 + number, number))}
-            due = {name: (number, rows) for name, rows in tables.items() if run.newest(name) < number}
-            if due:
-                run.hand(due)
+            run.go_on(number, tables)
         run.catalog.deliveries.drain()
     finally:
         run.abandon()

@@ -12,7 +12,8 @@ import pytest
 
 from streamjoin.adhoc import Engine, ParquetSink, Settings
 from streamjoin.model.errors import SpecError, StreamJoinError
-from tests.queries.journal_cases import LEFT, RIGHT, SCHEMA, Killed, killed_at, table
+from tests.queries import journal_cases
+from tests.queries.journal_cases import LEFT, RIGHT, Killed, killed_at, table
 from tests.queries.looped import Looped, read_back
 
 QUERIES = {
@@ -47,17 +48,12 @@ class Workload:
 
     def steps(self) -> None:
         run = self.run = self.run or Looped(self.directory / "checkpoint", Settings(future=None))
-        run.settle()
-        for stream in (LEFT, RIGHT):
-            if stream.name not in run.catalog.streams:
-                run.register(stream)
+        run.begin(LEFT, RIGHT)
         for name, text in QUERIES.items():
             if name not in run.catalog.entries:
                 run.create(name, text, ParquetSink(str(self.directory / name)))
         for number, batch in enumerate(BATCHES):
-            due = {name: (number, rows) for name, rows in batch.items() if run.newest(name) < number}
-            if due:
-                run.hand(due)
+            run.go_on(number, batch)
 
     def rows(self) -> dict[str, Counter[tuple[Any, ...]]]:
         assert self.run is not None and self.run.failure is None
@@ -93,10 +89,7 @@ def test_every_row_once_wherever_it_is_killed(tmp_path: Path, monkeypatch: pytes
 
 
 def opened(checkpoint: Path | None = None, **options: Any) -> Engine:
-    engine = Engine(checkpoint=checkpoint, settings=Settings(future=None, **options))
-    for name in "lr":
-        engine.register(name, schema=SCHEMA, time="t")
-    return engine
+    return journal_cases.opened(checkpoint, settings=Settings(future=None, **options))
 
 
 def test_a_restart_between_match_and_eviction_remembers_the_match(tmp_path: Path) -> None:

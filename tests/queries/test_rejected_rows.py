@@ -27,10 +27,7 @@ def run_it(directory: Path) -> None:
     """Whatever of three batches is not done yet."""
     run = Looped(directory)
     try:
-        run.settle()
-        for stream in (LEFT, RIGHT):
-            if stream.name not in run.catalog.streams:
-                run.register(stream)
+        run.begin(LEFT, RIGHT)
         for number in range(BATCHES):
             if run.newest("l") < number:
                 run.hand({"l": (number, rows_of(number))}, {"l": BAD.slice(0, number)} if number else None)

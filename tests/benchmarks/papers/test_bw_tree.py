@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from bisect import insort
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +15,7 @@ from streamjoin.kernels.trees.entries import LARGEST
 from tests.benchmarks.papers.bw_tree_runs import Tree, churn, drift
 from tests.deadlock import no_deadlock
 from tests.seeds import examples
+from tests.threads import check_that_runs_hold
 
 SMALLEST = -LARGEST - 1
 near = st.integers(-6, 6)
@@ -136,8 +133,4 @@ def test_threads_lose_no_entry_and_leave_none_behind(keys: str) -> None:
 )
 @pytest.mark.thorough
 def test_it_holds_in_a_test_build_and_as_plain_python(environment: dict[str, str], runs: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.papers.bw_tree_runs", runs],
-        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[3], env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(environment, "tests.benchmarks.papers.bw_tree_runs", runs)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -19,6 +14,7 @@ from tests.benchmarks.papers.bw_tree_join_runs import check, count_stream, joine
 from tests.deadlock import no_deadlock
 from tests.joins.pim_parallel_runs import I64, expected, piece
 from tests.seeds import THOROUGH
+from tests.threads import check_that_runs_hold
 
 
 def test_hundreds_of_random_joins_match_a_plain_loop() -> None:
@@ -52,11 +48,7 @@ def test_the_order_of_results_does_not_depend_on_threads() -> None:
 )
 @pytest.mark.thorough
 def test_it_holds_in_a_test_build_and_as_plain_python(environment: dict[str, str], runs: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.papers.bw_tree_join_runs", runs],
-        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[3], env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.stdout == "held\n", done.stderr
+    check_that_runs_hold(environment, "tests.benchmarks.papers.bw_tree_join_runs", runs)
 
 
 def test_a_side_that_is_too_small_gets_more_pages_and_loses_nothing() -> None:
