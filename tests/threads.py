@@ -36,6 +36,6 @@ def check_that_runs_hold(environment: Mapping[str, str], module: str, *arguments
     """Run a module of many runs by threads in a process with this environment; it says "held" at its end."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
-        capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[1], env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=540, cwd=Path(__file__).parents[1], env={**os.environ, **environment},
     )  # fmt: skip
     assert done.stdout == "held\n", done.stderr
