@@ -220,8 +220,14 @@ def merge_live(
             p += 1 - later
             q += later
             r += s >= bound
-    _merge_rest(a_words, a_seqs, b_words, b_seqs, i, i_end, j, j_end, k, k_end, bound, out_words, out_seqs)
-    _merge_rest(a_words, a_seqs, b_words, b_seqs, p, p_end, q, q_end, r, r_end, bound, out_words, out_seqs)
+    _merge_rest(
+        a_words[i:i_end], a_seqs[i:i_end], b_words[j:j_end], b_seqs[j:j_end], bound,
+        out_words[k:k_end], out_seqs[k:k_end],
+    )  # fmt: skip
+    _merge_rest(
+        a_words[p:p_end], a_seqs[p:p_end], b_words[q:q_end], b_seqs[q:q_end], bound,
+        out_words[r:r_end], out_seqs[r:r_end],
+    )  # fmt: skip
     if out_tops.size > 0:
         for block in range(cuts[0, 2] >> BLOCK_BITS, r_end >> BLOCK_BITS):
             out_tops[block] = out_words[(block << BLOCK_BITS) + BLOCK - 1]
@@ -229,11 +235,11 @@ def merge_live(
 
 @kernel
 def _merge_rest(
-    a_words: Array, a_seqs: Array, b_words: Array, b_seqs: Array, i: int, i_end: int, j: int, j_end: int,
-    k: int, k_end: int, bound: int, out_words: Array, out_seqs: Array,
-) -> None:  # fmt: skip
-    while k < k_end:
-        if j == j_end or (i < i_end and a_words[i] <= b_words[j]):
+    a_words: Array, a_seqs: Array, b_words: Array, b_seqs: Array, bound: int, out_words: Array, out_seqs: Array
+) -> None:
+    i = j = k = 0
+    while k < out_words.size:
+        if j == b_words.size or (i < a_words.size and a_words[i] <= b_words[j]):
             out_words[k], out_seqs[k] = a_words[i], a_seqs[i]
             k += a_seqs[i] >= bound
             i += 1
