@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.harness import Context, Experiment, Row
 from benchmarks.spark import (
+    spark_capacity,
     spark_disk,
     spark_floor,
     spark_kinds,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXPERIMENTS: dict[str, Experiment] = {
+    "spark_capacity": spark_capacity.EXPERIMENT,
     "spark_disk": spark_disk.EXPERIMENT,
     "spark_floor": spark_floor.EXPERIMENT,
     "spark_kinds": spark_kinds.EXPERIMENT,
@@ -37,6 +39,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "spark_window_growth": spark_window_growth.EXPERIMENT,
 }
 FIGURES: dict[str, dict[str, float]] = {
+    "spark_capacity": {f"{how}_{what}": 1.0 for how in ("computed", "measured") for what in ("s", "manifest_kb")},
     "spark_disk": {"rows_on_disk": 1.1, "state": 1.2, "runs": 9.0},
     "spark_limit": {"batch_ms": 300.0},
     "spark_floor": {"batch_ms": 300.0, **dict.fromkeys(spark_floor.PARTS, 50.0)},

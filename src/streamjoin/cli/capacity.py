@@ -15,7 +15,7 @@ from streamjoin.model.errors import SpecError
 
 if TYPE_CHECKING:
     from streamjoin.config.pipeline import Pipeline
-    from streamjoin.spark.capacity.estimate import Constants, Estimate, Load
+    from streamjoin.spark.capacity.estimate import MachineConstants, Estimate, Load
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([kKMG]?)(?:\s*(?:rows?)?(?:/s)?)")
 _FACTORS = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
@@ -147,7 +147,7 @@ def _calibrate(pipeline: Pipeline, path: Path) -> None:
     console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def described(constants: Constants, load: Load, found: Estimate, most: float) -> str:
+def described(constants: MachineConstants, load: Load, found: Estimate, most: float) -> str:
     """The figures as text."""
     from streamjoin.spark.capacity.estimate import GATES
 
@@ -170,7 +170,8 @@ def described(constants: Constants, load: Load, found: Estimate, most: float) ->
     shuffled = f"{_bytes(counts.shuffled)} a batch{times}; {counts.parts + counts.markers:,.0f} parts and markers"
     stored = f"{log.stored:,.0f} rows in {log.runs:.0f} runs, manifest {_bytes(counts.manifest)}; a batch writes "
     stored += f"{_bytes(counts.written)}, {log.folded:,.0f} rows again{merges}, with {counts.requests:,.0f} requests"
-    first = f"{found.scarcest} saturates first, {found.used[found.scarcest]:.0%} used; about {most:,.0f} rows/s "
+    first = f"{found.scarcest} saturates first, {found.used[found.scarcest]:.0%} used; "
+    first += f"about {most:,.0f} rows/s is the most" if most else "so many tasks take too long even without rows"
     lines = (
         ("asked", asked),
         ("order", f"{GATES[constants.shape.gate]}{alone}"),
@@ -179,7 +180,7 @@ def described(constants: Constants, load: Load, found: Estimate, most: float) ->
         ("driver", f"{_time(found.driver)}, {found.driver_share:.0%} of the batch"),
         ("shuffle", shuffled),
         ("log", stored),
-        ("first", f"{first}is the most"),
+        ("first", first),
         ("used", ", ".join(f"{name} {share:.0%}" for name, share in found.used.items())),
         ("change", advice(found, load)),
     )

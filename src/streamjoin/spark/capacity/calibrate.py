@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin._arrays import Array
-from streamjoin.spark.capacity.estimate import Bytes, Constants, JoinShape, Seconds
+from streamjoin.spark.capacity.estimate import Bytes, MachineConstants, JoinShape, Seconds
 from streamjoin.spark.capacity.rehearsal import BatchOfRehearsal, Rehearsal, shape_of
 from streamjoin.spark.runtime.internals import map_in_arrow, task_seconds
 from streamjoin.storage.blueprint import Blueprint
@@ -34,7 +34,7 @@ _DDL = "partition int, rows binary"
 
 def calibrated(
     plan: Blueprint, spark: SparkSession, rows: tuple[int, int] | None = None, batches: int = _BATCHES
-) -> Constants:
+) -> MachineConstants:
     """The constants of a join on this machine; `rows` are those of a small and of a large batch."""
     sizes = rows or (_ROWS if plan.indexed else _COMPARED_ROWS)
     with tempfile.TemporaryDirectory(prefix="streamjoin-capacity-") as scratch:
@@ -64,14 +64,16 @@ class SparkSeconds:
     shuffled_byte: float
 
 
-def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeconds) -> Constants:
+def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeconds) -> MachineConstants:
     """The constants that fit what was found."""
     timed = [batch for batch in found if batch.memory is None]
     watched = [batch for batch in found if batch.memory is not None]
 
-    def of(columns: Sequence[Callable[[BatchOfRehearsal], float]], what: str, own: Sequence[BatchOfRehearsal]) -> Array:
+    def of(
+        columns: Sequence[Callable[[BatchOfRehearsal], float]], what: str, own: Sequence[BatchOfRehearsal]
+    ) -> list[float]:
         rows = np.array([[column(batch) for column in columns] for batch in own], np.float64)
-        return not_negative(rows, np.array([getattr(batch, what) for batch in own], np.float64))
+        return not_negative(rows, np.array([getattr(batch, what) for batch in own], np.float64)).tolist()
 
     every, lone = shape.gate == "every range", shape.gate == "one task"
     route = of([lambda b: b.senders, lambda b: b.rows, lambda b: b.parts * (not lone)], "route", timed)
@@ -88,10 +90,12 @@ def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeco
     )
     gate = of([lambda b: b.rows], "gate", timed)[0] if lone else join[3]
     footer = of([lambda b: b.ranges], "version", timed)[0]
-    entry = of([lambda b: b.entries], "parse", timed)[0]
+    manifest_byte = of([lambda b: b.manifest_bytes], "parse", timed)[0]
+    manifest = of([lambda b: b.entries, lambda b: b.samples], "manifest_bytes", timed)
     merges = [batch for batch in timed if batch.merged]
     # A merge is swapped in by the batch after it.
     merged = sum(batch.merge for batch in timed) / sum(batch.merged for batch in merges) if merges else join[2]
+    told = of([lambda b: b.senders * b.ranges, lambda b: b.rows * b.ranges], "told_bytes", timed)
     size = of([lambda b: b.parts, lambda b: b.rows + b.copies], "part_bytes", timed)
     memory = of(
         [lambda _: 1, lambda b: (b.rows + b.copies + b.folded) / b.ranges, lambda b: b.rows * every], "memory", watched
@@ -106,7 +110,7 @@ def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeco
         gate_row=gate,
         compared=join[4],
         footer=footer,
-        entry=entry,
+        manifest_byte=manifest_byte,
         merged_row=merged,
         batch=spark.batch,
         launch=spark.launch,
@@ -116,14 +120,16 @@ def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeco
     sizes = Bytes(
         part=size[0],
         row=size[1],
-        time=_share(timed, lambda b: b.told_bytes, lambda b: b.rows * b.ranges),
+        time_part=told[0],
+        time=told[1],
         stored_row=_share(timed, lambda b: b.stored_bytes, lambda b: b.rows + b.folded),
-        entry=_share(timed, lambda b: b.manifest_bytes, lambda b: b.entries),
+        entry=manifest[0],
+        sample=manifest[1],
         task_memory=memory[0],
         row_memory=memory[1],
         gate_memory=memory[2],
     )
-    return Constants(shape, seconds, sizes, _share(timed, lambda b: b.copies, lambda b: b.rows * (b.ranges - 1)))
+    return MachineConstants(shape, seconds, sizes, _share(timed, lambda b: b.copies, lambda b: b.rows * (b.ranges - 1)))
 
 
 def _share(

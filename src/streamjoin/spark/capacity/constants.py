@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from streamjoin.config.pipeline import Pipeline
 from streamjoin.config.table import ConfigTable, read_toml
 from streamjoin.model.errors import PipelineFileError, SetupError
-from streamjoin.spark.capacity.estimate import GATES, Assumed, Bytes, Constants, JoinShape, Seconds
+from streamjoin.spark.capacity.estimate import GATES, Assumed, Bytes, MachineConstants, JoinShape, Seconds
 
 _NAMES = {JoinShape: "join", Seconds: "seconds", Bytes: "bytes", Assumed: "assumed"}
 _Part = TypeVar("_Part", JoinShape, Seconds, Bytes, Assumed)
@@ -35,7 +35,7 @@ def join_digest(pipeline: Pipeline) -> str:
     return hashlib.sha256(repr([*facts, [type(window).__name__ for window in spec.windows]]).encode()).hexdigest()[:16]
 
 
-def write_constants(path: Path, pipeline: Pipeline, constants: Constants) -> None:
+def write_constants(path: Path, pipeline: Pipeline, constants: MachineConstants) -> None:
     """Write the constants as TOML that people can read, change and pass on.
 
     Raises:
@@ -67,7 +67,7 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(float(value))  # type: ignore[arg-type]
 
 
-def read_constants(path: Path, pipeline: Pipeline) -> Constants:
+def read_constants(path: Path, pipeline: Pipeline) -> MachineConstants:
     """The constants in a file.
 
     Raises:
@@ -86,7 +86,7 @@ def read_constants(path: Path, pipeline: Pipeline) -> Constants:
             "measure them again with --calibrate",
             "digest",
         )
-    return Constants(
+    return MachineConstants(
         _read(top, JoinShape), _read(top, Seconds), _read(top, Bytes), _number(top, "copies"), _read(top, Assumed)
     )
 

@@ -1,7 +1,7 @@
 """What a join will need: arithmetic from what its stages count and what one machine took for it.
 
 Frozen data in, figures out; nothing here runs a join or reads a clock. How often rows are rewritten follows from the
-merge policy itself, which is asked batch by batch as tasks ask it. Constants are seconds of one core and bytes, which
+merge policy itself, which is asked batch by batch as tasks ask it. MachineConstants are seconds of one core and bytes, which
 `calibrate.py` measures; those under `assumed` nobody measured, and the file that has them says so.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from streamjoin.storage.manifest import SAMPLE
 from streamjoin.storage.merging import MergePolicy, RunStatistics, due, first_folded, spent
 
 GateKind = Literal["none", "facts", "every range", "one task"]
@@ -22,11 +23,12 @@ GATES: Mapping[GateKind, str] = {
     "every range": "a gate in every range: each reads the times of all rows",
     "one task": "a gate of one task, which sees every row",
 }
+EVERY_RANGE = "the gate in every range"
 LONGEST = 60.0
 """Seconds of a batch beyond which a join without a trigger does not keep up."""
 ARROW_ROWS = 200_000
 _TICKS, _MOST_BATCHES, _AGES = 1000, 600, 15
-_FIRST_REQUESTS, _MERGED = 6, 1 << 40
+_FIRST_REQUESTS, _MERGED, _MOST_RATE = 6, 1 << 40, 1e13
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Seconds:
         folded_row: a stored row that a task writes again.
         gate_row: a row of the batch in every range, or in the one task of a gate.
         compared: a comparison, in a join whose condition finds no candidates.
-        footer, entry: a piece whose footer is read, and a piece in a manifest, once a process and batch.
+        footer, manifest_byte: a piece whose footer is read, and a byte of the manifest, once a process and batch.
         merged_row: a row that the driver merges.
         batch: what Spark needs for a batch without rows.
         launch: what the driver needs to start and end a task.
@@ -70,7 +72,7 @@ class Seconds:
     gate_row: float
     compared: float
     footer: float
-    entry: float
+    manifest_byte: float
     merged_row: float
     batch: float
     launch: float
@@ -80,17 +82,22 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Bytes: of a part without rows, of a row in it, of a row's time where all ranges get it, and of a stored row.
+    """Bytes: of a part without rows, of a row in it, and of a stored row.
 
-    `entry` is a piece in the manifest. `task_memory` is what a task takes without rows, `row_memory` for a row of its
-    range, `gate_memory` for each row of the batch where every range decides.
+    `time_part` and `time` are those of what a task tells every range of the times of its rows, where it does.
+
+    `entry` is a piece in the manifest, `sample` one of the words by which ranges are cut. `task_memory` is what a task
+    takes without rows, `row_memory` for a row of its range, `gate_memory` for each row of the batch where every range
+    decides.
     """
 
     part: float
     row: float
+    time_part: float
     time: float
     stored_row: float
     entry: float
+    sample: float
     task_memory: float
     row_memory: float
     gate_memory: float
@@ -106,7 +113,7 @@ class Assumed:
 
 
 @dataclass(frozen=True)
-class Constants:
+class MachineConstants:
     """What one machine took for one join; `copies` is how many copies a row has for each cut between ranges."""
 
     shape: JoinShape
@@ -148,7 +155,7 @@ class LogLoad:
 
 
 @dataclass(frozen=True)
-class Counts:
+class BatchCounts:
     """What a batch counts, whatever it takes."""
 
     rows: float
@@ -169,7 +176,7 @@ class Counts:
 class Estimate:
     """What a batch takes, and what there is least of."""
 
-    counts: Counts
+    counts: BatchCounts
     seconds: float
     keeps_up: bool
     route_task: float
@@ -284,28 +291,37 @@ def log_load(rows: float, window: float, policy: MergePolicy, *, whole: bool = F
     return LogLoad(*(total / counted for total in totals))
 
 
-def counts_of(constants: Constants, load: Load, seconds: float, policy: MergePolicy | None = None) -> Counts:
+def counts_of(
+    constants: MachineConstants, load: Load, seconds: float, policy: MergePolicy | None = None
+) -> BatchCounts:
     """What a batch of so many seconds of rows counts."""
     shape, size = constants.shape, constants.bytes
     rows, ranges = load.rate * seconds, 1 if shape.one_range else load.ranges
     log = log_load(rows, load.window / seconds, policy or MergePolicy(), whole=shape.whole)
     copies = min(constants.copies, 1.0) * (ranges - 1) * rows
-    senders = 1 if shape.gate == "one task" else load.inputs
+    lone = shape.gate == "one task"
+    # A gate of one task sends the rows of each side by itself.
+    senders = 2 if lone else load.inputs
     batches = senders * max(1, math.ceil(rows / senders / ARROW_ROWS))
     parts = min(rows, batches * ranges) + min(copies, batches * ranges if copies else 0)
     # A gate of one task sends the rows once more than the others.
-    collected = rows * size.row + load.inputs * size.part if shape.gate == "one task" else 0.0
-    told = ranges * (rows * size.time + load.inputs * size.part) if shape.gate == "every range" else 0.0
+    collected = rows * size.row + load.inputs * size.part if lone else 0.0
+    told = ranges * (rows * size.time + load.inputs * size.time_part) if shape.gate == "every range" else 0.0
     shuffled = (rows + copies) * size.row + (parts + senders * load.ranges) * size.part + collected + told
-    # Each further host fetches the manifest, and files of others: those of its ranges in each run, and merged ones.
-    further = (load.executors - 1) * (2 + log.runs * (1 if log.merged else 0) / 4) + 2 * ranges * (load.executors > 1)
-    return Counts(
-        rows, ranges, parts, senders * load.ranges, copies, shuffled, told,
-        (rows + log.folded) * size.stored_row, log.runs * ranges * size.entry, _FIRST_REQUESTS + ranges + further, log,
-    )  # fmt: skip
+    # Of each run, a host has to fetch the pieces that its ranges overlap and others have written, and merged files.
+    written, manifest = (rows + log.folded) * size.stored_row, manifest_bytes(size, log.runs, ranges, rows)
+    fetched = (load.executors - 1) * (1 + bool(log.merged)) + 2 * ranges * (1 - 1 / load.executors)
+    requests = _FIRST_REQUESTS + ranges + fetched
+    marked = senders * load.ranges
+    return BatchCounts(rows, ranges, parts, marked, copies, shuffled, told, written, manifest, requests, log)
 
 
-def estimate(constants: Constants, load: Load, policy: MergePolicy | None = None) -> Estimate:
+def manifest_bytes(size: Bytes, runs: float, ranges: int, rows: float) -> float:
+    """The manifest of so many runs: its pieces, and samples of the words of each run and of the newest rows."""
+    return runs * ranges * size.entry + (runs + 1) * min(rows, max(SAMPLE, 2 * ranges)) * size.sample
+
+
+def estimate(constants: MachineConstants, load: Load, policy: MergePolicy | None = None) -> Estimate:
     """What a batch takes: of the trigger's rows, or, one after the other, of those that came during the one before."""
     if load.every is not None:
         return _of_batch(constants, load, load.every, load.every, policy)
@@ -320,7 +336,9 @@ def estimate(constants: Constants, load: Load, policy: MergePolicy | None = None
     return _of_batch(constants, load, seconds, max(seconds, LONGEST), policy)
 
 
-def _of_batch(constants: Constants, load: Load, seconds: float, most: float, policy: MergePolicy | None) -> Estimate:
+def _of_batch(
+    constants: MachineConstants, load: Load, seconds: float, most: float, policy: MergePolicy | None
+) -> Estimate:
     """A batch with the rows of so many seconds; what is scarce shows in one of `most` seconds."""
     took, counts = constants.seconds, counts_of(constants, load, seconds, policy)
     route, join, gate, driver, total = _times(constants, load, counts)
@@ -331,8 +349,9 @@ def _of_batch(constants: Constants, load: Load, seconds: float, most: float, pol
     long = counts if most == seconds else counts_of(constants, load, most, policy)
     long_route, long_join, long_gate, long_driver, _ = _times(constants, load, long)
     work = load.inputs * long_route + long.ranges * long_join + long_gate
+    by_gate = long.rows * (took.gate_row + size.time * took.shuffled_byte) * long.ranges * everywhere
     used = {
-        "cores": work / (load.all_cores * most),
+        EVERY_RANGE if by_gate > work / 2 else "cores": work / (load.all_cores * most),
         "driver": long_driver / most,
         "merges": long.log.merged * took.merged_row / most,
         "network": long.shuffled / (load.executors * constants.assumed.network_bytes * most),
@@ -340,18 +359,16 @@ def _of_batch(constants: Constants, load: Load, seconds: float, most: float, pol
     }
     if constants.shape.gate == "one task":
         used["the gate's task"] = long_gate / most
-    if everywhere:
-        used["the gate in every range"] = long.rows * (took.gate_row + size.time * took.shuffled_byte) / most
     keeps_up = total <= seconds * 1.02 and max(used.values()) <= 1
     requests = counts.requests / max(1, counts.ranges)
     return Estimate(counts, total, keeps_up, route, join, gate, driver, memory, requests, used)
 
 
-def _times(constants: Constants, load: Load, counts: Counts) -> tuple[float, float, float, float, float]:
+def _times(constants: MachineConstants, load: Load, counts: BatchCounts) -> tuple[float, float, float, float, float]:
     """Seconds of a routing task, of a join task, of the gate's task, of the driver, and of the whole batch."""
     took, size, shape = constants.seconds, constants.bytes, constants.shape
     # Every process reads the version before: the pieces of the newest run, or all as a manifest.
-    version = counts.ranges * took.footer + counts.log.runs * counts.ranges * took.entry
+    version = counts.ranges * took.footer + counts.manifest * took.manifest_byte
     sent = (counts.shuffled - counts.told) / load.inputs
     route = took.task + took.route_task + version + counts.rows / load.inputs * took.route_row
     route += counts.parts / load.inputs * took.route_part + sent * took.shuffled_byte / 2
@@ -376,20 +393,17 @@ def _times(constants: Constants, load: Load, counts: Counts) -> tuple[float, flo
     return route, join, gate, driver, total
 
 
-def sustained(constants: Constants, load: Load, policy: MergePolicy | None = None) -> float:
-    """About how many rows a second such a cluster takes."""
-    least, most = 0.0, load.rate
-    while most < 1e12 and max(_used(constants, load, most, policy).values()) <= 1:
+def sustained(constants: MachineConstants, load: Load, policy: MergePolicy | None = None) -> float:
+    """About how many rows a second such a cluster takes; 0 if its tasks take too long without any."""
+
+    def fits(rate: float) -> bool:
+        seconds = load.every or LONGEST
+        return max(_of_batch(constants, replace(load, rate=rate), seconds, seconds, policy).used.values()) <= 1
+
+    least, most = 0.0, 1.0
+    while most < _MOST_RATE and fits(most):
         least, most = most, most * 4
-    for _ in range(20):
+    for _ in range(12 if least else 0):
         middle = (least + most) / 2
-        if max(_used(constants, load, middle, policy).values()) <= 1:
-            least = middle
-        else:
-            most = middle
+        least, most = (middle, most) if fits(middle) else (least, middle)
     return least
-
-
-def _used(constants: Constants, load: Load, rate: float, policy: MergePolicy | None) -> Mapping[str, float]:
-    seconds = load.every or LONGEST
-    return _of_batch(constants, replace(load, rate=rate), seconds, seconds, policy).used

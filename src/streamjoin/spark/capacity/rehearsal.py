@@ -11,7 +11,6 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -33,6 +32,7 @@ from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog, new_epoch
 from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.merging import MergePolicy
+from streamjoin.storage.places import Place
 
 T = TypeVar("T")
 
@@ -59,7 +59,8 @@ class BatchOfRehearsal:
     stored_bytes: int
     """Bytes of the pieces written."""
     entries: int
-    """Pieces in the manifest after the batch, and the bytes of it."""
+    """Pieces in the manifest after the batch, words that are sampled there, and its bytes."""
+    samples: int
     manifest_bytes: int
     runs: int
     results: int
@@ -89,7 +90,7 @@ class Rehearsal:
     def __init__(
         self,
         plan: Blueprint,
-        root: Path,
+        root: Place,
         ranges: int,
         rows: int,
         policy: MergePolicy | None = None,
@@ -160,12 +161,30 @@ class Rehearsal:
         merge, _ = _timed(lambda: merge_due(plan, log, number))
         rows_in = sum(batch.num_rows for batch in sent.values())
         return BatchOfRehearsal(
-            rows_in, len(sent), len(received), copies, parts, part_bytes, told,
+            rows_in,
+            len(sent),
+            len(received),
+            copies,
+            parts,
+            part_bytes,
+            told,
             sum(side.rows for run in before.runs for side in run.statistics),
-            max(0, written - after.fresh), sum(side.rows for run in swapped for side in run.statistics),
-            sum(block.length for block in blocks), sum(len(run.pieces) for run in after.runs), len(text),
-            len(after.runs), results, version, parse, route, gate, join, merge, memory if watched else None,
-        )  # fmt: skip
+            max(0, written - after.fresh),
+            sum(side.rows for run in swapped for side in run.statistics),
+            sum(block.length for block in blocks),
+            sum(len(run.pieces) for run in after.runs),
+            len(after.samples) + len(after.fresh_sample),
+            len(text),
+            len(after.runs),
+            results,
+            version,
+            parse,
+            route,
+            gate,
+            join,
+            merge,
+            memory if watched else None,
+        )
 
     def _routed(
         self, log: WindowLog, number: int, sent: Sent
@@ -273,6 +292,12 @@ def _drawn(
     per_side = 1 if plan.gate is None else len(plan.gate.sources[side])
     ticks = (number * n + np.arange(n, dtype=np.int64)) * _STEP * per_side
     columns = {time_column: ticks // bound.time.multipliers[side]}
+    if bound.intervals is not None:
+        # Short ones: of an interval with random ends a third of all others is a match.
+        upper, lower = (bound.terms[i] for i in (bound.intervals.upper, bound.intervals.lower))
+        begin, end = (lower.right, upper.right) if side else (upper.left, lower.left)
+        columns[end.name] = rng.integers(0, keys, n)
+        columns[begin.name] = columns[end.name]
     if plan.gate is not None:
         own = plan.gate.sources[side][source]
         if own.position is not None:
