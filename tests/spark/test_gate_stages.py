@@ -253,9 +253,9 @@ def test_rows_that_waited_in_one_task_keep_their_numbers_beside_new_ones(tmp_pat
     for batch, (left, right, shared) in enumerate(
         [
             ([(5, 1, 0), (6, 2, 1), (7, 3, 2)], [(1, 9, 10)], False),
-            ([(8, 4, 3), (9, 5, 4)], [(6, 1, 11)], True),
-            ([(9, 6, 5)], [(9, 4, 12), (9, 3, 13), (9, 2, 14)], True),
-            ([(20, 0, 6)], [(20, 0, 15)], True),
+            ([(8, 4, 3), (9, 5, 4)], [(4, 1, 11)], True),
+            ([(9, 6, 5)], [(7, 3, 12), (7, 4, 16)], True),
+            ([(20, 0, 6)], [(8, 4, 13), (9, 6, 14), (20, 0, 15)], True),
         ]
     ):
         sources = (PLANS[:1], PLANS[:1])
@@ -264,7 +264,7 @@ def test_rows_that_waited_in_one_task_keep_their_numbers_beside_new_ones(tmp_pat
         )
         sent = {(0, 0): gated_table(*left), (1, 0): gated_table(*right)}
         found.append(conformance.ids(gated_batch(plan, tmp_path, batch, sent)))
-    assert found == [[], [(None, 10), (0, 11)], [], [(3, 12), (2, 13), (1, 14), (4, None), (5, None)]]
+    assert found == [[], [], [(0, 11), (None, 10), (2, 12)], [(3, 16), (3, 13), (5, 14), (1, None), (4, None)]]
 
 
 def test_merges_in_the_background_keep_the_marks_behind_a_gate(tmp_path: Path) -> None:
