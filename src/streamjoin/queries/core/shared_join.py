@@ -19,12 +19,14 @@ from threading import get_ident
 from time import perf_counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.times import length_word
-from streamjoin.model.expression.evaluation import Read, holds
-from streamjoin.model.expression.nodes import Expression
+from streamjoin.model.expression.evaluation import Values, holds
+from streamjoin.model.expression.nodes import Column, Compare, Expression
 from streamjoin.queries.core.buckets import Attribute, SortedIndex
 from streamjoin.queries.core.budgets import Ledger, is_small
 from streamjoin.queries.core.intervals import FittedInterval
@@ -98,14 +100,30 @@ def apply_tests(
             pairs = pairs.clear(np.where(same[:, np.newaxis], kept, ~np.uint64(0)))
     for test in tests.conditions:
         if pairs.n:
-            true = holds(test.condition, _reading(tests, test.condition, pairs, streams), pairs.n)
+            true = _condition_holds(tests, test.condition, pairs, streams)
             pairs = pairs.clear(np.where(true[:, np.newaxis], ~np.uint64(0), test.without))
     return pairs
 
 
-def _reading(tests: Tests, condition: Expression, pairs: Partial, streams: Streams) -> Read:
+def _condition_holds(tests: Tests, condition: Expression, pairs: Partial, streams: Streams) -> Array:
     roles = columns_by_role(condition)
-    return lambda column: streams[tests.streams[roles[column]]].values(column.name, pairs.refs[roles[column]])
+
+    def of(column: Column) -> tuple[StoredStream, Array]:
+        return streams[tests.streams[roles[column]]], pairs.refs[roles[column]]
+
+    def values(column: Column) -> Values:
+        stream, refs = of(column)
+        return stream.values(column.name, refs)
+
+    if isinstance(condition, Compare) and condition.operator == "=":
+        sides = [(side, *of(side)) for side in (condition.left, condition.right) if isinstance(side, Column)]
+        types = {stream.stream.schema.field(column.name).type for column, stream, _ in sides}
+        if len(sides) == 2 and types == {pa.string()}:
+            # That of a key, as a word is not all of a text. Values would be Python's strings.
+            left, right = (stream.take(column.name, refs) for column, stream, refs in sides)
+            equal: Array = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
+            return equal
+    return holds(condition, values, pairs.n)
 
 
 def _term_holds(tests: Tests, term: FittedTerm, pairs: Partial, streams: Streams) -> Array:
