@@ -25,7 +25,7 @@ from benchmarks.workload import Side
 from streamjoin.model.binding import bind
 from streamjoin.spark import session
 from streamjoin.spark.capacity.calibrate import calibrated
-from streamjoin.spark.capacity.estimate import MachineConstants, Load, estimate
+from streamjoin.spark.capacity.estimate import Load, MachineConstants, estimate
 from streamjoin.spark.capacity.rehearsal import BatchOfRehearsal, Rehearsal
 from streamjoin.storage.blueprint import Blueprint
 
@@ -58,10 +58,6 @@ class SparkCapacity(SparkExperiment):
             *({"ranges": n, "executors": 0, "batch": max(_ROWS, n * _ROWS_A_RANGE)} for n in numbers),
             *({"ranges": _CLUSTER_RANGES, "executors": e, "batch": size} for e in executors for size in sizes),
         ]
-
-    def baseline(self, cell: Cell) -> Cell | None:  # noqa: ARG002
-        """None: what was measured stands beside what is computed."""
-        return None
 
     def constants(self) -> MachineConstants:
         """The constants of this machine, measured at the first call."""

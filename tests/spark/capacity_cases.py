@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamjoin.spark.capacity.estimate import Bytes, MachineConstants, JoinShape, Seconds
+from streamjoin.spark.capacity.estimate import Bytes, JoinShape, MachineConstants, Seconds
 
 PIPELINE = """\
 name = "trades near quotes"

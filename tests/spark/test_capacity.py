@@ -18,9 +18,9 @@ from streamjoin.spark.capacity.calibrate import SparkSeconds, calibrated, fitted
 from streamjoin.spark.capacity.constants import read_constants, write_constants
 from streamjoin.spark.capacity.estimate import (
     Assumed,
-    MachineConstants,
     JoinShape,
     Load,
+    MachineConstants,
     counts_of,
     estimate,
     log_load,

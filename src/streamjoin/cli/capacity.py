@@ -15,7 +15,7 @@ from streamjoin.model.errors import SpecError
 
 if TYPE_CHECKING:
     from streamjoin.config.pipeline import Pipeline
-    from streamjoin.spark.capacity.estimate import MachineConstants, Estimate, Load
+    from streamjoin.spark.capacity.estimate import Estimate, Load, MachineConstants
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([kKMG]?)(?:\s*(?:rows?)?(?:/s)?)")
 _FACTORS = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamjoin._arrays import Array
-from streamjoin.spark.capacity.estimate import Bytes, MachineConstants, JoinShape, Seconds
+from streamjoin.spark.capacity.estimate import Bytes, JoinShape, MachineConstants, Seconds
 from streamjoin.spark.capacity.rehearsal import BatchOfRehearsal, Rehearsal, shape_of
 from streamjoin.spark.runtime.internals import map_in_arrow, task_seconds
 from streamjoin.storage.blueprint import Blueprint

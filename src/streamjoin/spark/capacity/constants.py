@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from streamjoin.config.pipeline import Pipeline
 from streamjoin.config.table import ConfigTable, read_toml
 from streamjoin.model.errors import PipelineFileError, SetupError
-from streamjoin.spark.capacity.estimate import GATES, Assumed, Bytes, MachineConstants, JoinShape, Seconds
+from streamjoin.spark.capacity.estimate import GATES, Assumed, Bytes, JoinShape, MachineConstants, Seconds
 
 _NAMES = {JoinShape: "join", Seconds: "seconds", Bytes: "bytes", Assumed: "assumed"}
 _Part = TypeVar("_Part", JoinShape, Seconds, Bytes, Assumed)

@@ -1,7 +1,7 @@
 """What a join will need: arithmetic from what its stages count and what one machine took for it.
 
 Frozen data in, figures out; nothing here runs a join or reads a clock. How often rows are rewritten follows from the
-merge policy itself, which is asked batch by batch as tasks ask it. MachineConstants are seconds of one core and bytes, which
+merge policy itself, which is asked batch by batch as tasks ask it. Constants are seconds of one core and bytes, which
 `calibrate.py` measures; those under `assumed` nobody measured, and the file that has them says so.
 """
 

@@ -64,14 +64,26 @@ class BatchOfRehearsal:
     manifest_bytes: int
     runs: int
     results: int
+    skew: float
+    """Rows of the largest range over the average."""
     version: float
     parse: float
-    route: float
+    route_tasks: tuple[float, ...]
     gate: float
-    join: float
+    join_tasks: tuple[float, ...]
     merge: float
     memory: int | None = None
     """The largest task's, if it was watched."""
+
+    @property
+    def route(self) -> float:
+        """The seconds of all routing tasks."""
+        return sum(self.route_tasks)
+
+    @property
+    def join(self) -> float:
+        """The seconds of the tasks of all ranges."""
+        return sum(self.join_tasks)
 
 
 def shape_of(plan: Blueprint) -> JoinShape:
@@ -85,7 +97,10 @@ def shape_of(plan: Blueprint) -> JoinShape:
 
 
 class Rehearsal:
-    """A join with a log of its own, batch after batch; each source has one routing task."""
+    """A join with a log of its own, batch after batch.
+
+    Each source has `inputs` routing tasks; a share of the rows, `heavy`, is on one key.
+    """
 
     def __init__(
         self,
@@ -95,6 +110,9 @@ class Rehearsal:
         rows: int,
         policy: MergePolicy | None = None,
         window: int = _WINDOW,
+        *,
+        inputs: int = 1,
+        heavy: float = 0.0,
         seed: int = 0,
     ) -> None:
         bound, span = plan.bound, rows * window // 2
@@ -110,6 +128,7 @@ class Rehearsal:
             plan, bound=bound, partitions=ranges, first=ranges, auto=False, spool=None, late=None, unattended=False,
             policy=policy or MergePolicy(),
         )  # fmt: skip
+        self._inputs, self._heavy = inputs, heavy
         self._root, self._rows, self._keys, self._seed, self._number = root, rows, max(2, span), seed, 0
         self._epoch = new_epoch(root, self.plan.description)
         self._sides = (0,) if bound.spec.self_join else (0, 1)
@@ -127,6 +146,7 @@ class Rehearsal:
                 share,
                 number,
                 self._keys,
+                self._heavy,
                 np.random.default_rng([self._seed, side, source, number]),
             )
             for side, source in self._sources
@@ -138,17 +158,18 @@ class Rehearsal:
         self._number += 1
         sent, log = self.drawn(number), WindowLog(self._root, self._epoch, plan)
         before = log.version(number - 1)
-        route, (received, part_bytes, told, parts, copies, facts) = _timed(lambda: self._routed(log, number, sent))
+        route_tasks, received, part_bytes, told, parts, copies, facts = self._routed(log, number, sent)
         gate = 0.0
         if plan.gate is not None and not plan.shared_gate:
             gate, (received, part_bytes, parts, copies) = _timed(lambda: self._through_gate(log, number, received[0]))
-        join, memory, results = 0.0, 0, 0
+        join_tasks, memory, results = [], 0, 0
         schemas = part_schema(plan, 0), part_schema(plan, 1)
         for partition, rows in enumerate(received):
             with _Watch(watched) as watch:
                 work = functools.partial(self._joined, log, number, partition, rows, schemas, facts)
                 took, found = _timed(work)
-            join, results, memory = join + took, results + found, max(memory, watch.most)
+            join_tasks.append(took)
+            results, memory = results + found, max(memory, watch.most)
         # The first task of the next batch finds the pieces of this one, and later ones its manifest.
         version, after = _timed(lambda: log.version(number))
         text = after.to_json()
@@ -162,7 +183,7 @@ class Rehearsal:
         rows_in = sum(batch.num_rows for batch in sent.values())
         return BatchOfRehearsal(
             rows_in,
-            len(sent),
+            len(route_tasks),
             len(received),
             copies,
             parts,
@@ -177,32 +198,36 @@ class Rehearsal:
             len(text),
             len(after.runs),
             results,
+            after.skew / 1000,
             version,
             parse,
-            route,
+            tuple(route_tasks),
             gate,
-            join,
+            tuple(join_tasks),
             merge,
             memory if watched else None,
         )
 
     def _routed(
         self, log: WindowLog, number: int, sent: Sent
-    ) -> tuple[list[list[pa.RecordBatch]], int, int, int, int, list[TaskFacts]]:
-        """What the first stage sends to each range, its bytes, and the facts of its tasks."""
-        plan = self.plan
+    ) -> tuple[list[float], list[list[pa.RecordBatch]], int, int, int, int, list[TaskFacts]]:
+        """The seconds of the first stage's tasks, what they send to each range, its bytes, and their facts."""
+        plan, took = self.plan, []
+        tasks = [(side, source, rows) for (side, source), whole in sent.items() for rows in self._dealt(whole)]
         if plan.gate is not None and not plan.shared_gate:
-            collected = [
-                row
-                for task, ((side, source), rows) in enumerate(sent.items())
-                for row in Collect(plan, side, source).part(rows, task, 0).packed()
-            ]
-            return [collected], sum(row.nbytes for row in collected), 0, len(collected), 0, []
+            collected: list[pa.RecordBatch] = []
+            for task, (side, source, rows) in enumerate(tasks):
+                work = functools.partial(self._collected, side, source, rows, task)
+                seconds, own = _timed(work)
+                took.append(seconds)
+                collected += own
+            return took, [collected], sum(row.nbytes for row in collected), 0, len(collected), 0, []
         before = log.version(number - 1)
         points, longest = planned(plan, before), longest_stored(plan, before)
         received: list[list[pa.RecordBatch]] = [[] for _ in range(points.ranges)]
-        counted, told, facts = [0, 0, 0], 0, []
-        for task, ((side, source), rows) in enumerate(sent.items()):
+        counted, facts = [0, 0, 0, 0], []
+        for task, (side, source, rows) in enumerate(tasks):
+            begin = time.process_time()
             for part in Route(plan, side, source).cut(rows, points, longest, task, 0, 0):
                 _deal(part, received, counted)
             facts.append(TaskFacts(side, task).after(plan, rows))
@@ -211,9 +236,19 @@ class Rehearsal:
                 times.add(rows)
                 for partition, row in enumerate(to_all(points.ranges, times.code, task, times.packed(), None)):
                     received[partition].append(row)
-                    told += row.nbytes
+                    counted[3] += row.nbytes
             standing(plan.partitions, before, points.ranges, 0)
-        return received, counted[0], told, counted[1], counted[2], facts
+            took.append(time.process_time() - begin)
+        return took, received, counted[0], counted[3], counted[1], counted[2], facts
+
+    def _dealt(self, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """The rows of the tasks of one source, in turn."""
+        if self._inputs == 1:
+            return [rows]
+        return [rows.take(pa.array(np.arange(task, rows.num_rows, self._inputs))) for task in range(self._inputs)]
+
+    def _collected(self, side: int, source: int, rows: pa.RecordBatch, task: int) -> list[pa.RecordBatch]:
+        return list(Collect(self.plan, side, source).part(rows, task, 0).packed())
 
     def _through_gate(
         self, log: WindowLog, number: int, collected: list[pa.RecordBatch]
@@ -282,9 +317,9 @@ class _Watch:
 
 
 def _drawn(
-    plan: Blueprint, side: int, source: int, n: int, number: int, keys: int, rng: np.random.Generator
+    plan: Blueprint, side: int, source: int, n: int, number: int, keys: int, heavy: float, rng: np.random.Generator
 ) -> pa.RecordBatch:
-    """`n` rows of a source with so many `keys`: all sources of a batch have the same times."""
+    """`n` rows of a source with so many `keys`, one of them `heavy`: all sources of a batch have the same times."""
     bound, schema = plan.bound, plan.schema(side)
     if bound.time is None:
         raise AssertionError("a spec without a time column is refused when the join is built")
@@ -292,6 +327,7 @@ def _drawn(
     per_side = 1 if plan.gate is None else len(plan.gate.sources[side])
     ticks = (number * n + np.arange(n, dtype=np.int64)) * _STEP * per_side
     columns = {time_column: ticks // bound.time.multipliers[side]}
+    light = rng.random(n) >= heavy
     if bound.intervals is not None:
         # Short ones: of an interval with random ends a third of all others is a match.
         upper, lower = (bound.terms[i] for i in (bound.intervals.upper, bound.intervals.lower))
@@ -309,7 +345,7 @@ def _drawn(
     arrays = [
         columns[field.name]
         if isinstance(columns.get(field.name), pa.Array)
-        else _values(field.type, columns.get(field.name, rng.integers(0, keys, n)))
+        else _values(field.type, columns.get(field.name, rng.integers(0, keys, n) * light))
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
