@@ -88,7 +88,8 @@ def test_counts_of_other_sizes_follow_from_those_that_were_measured(kind: str, t
         load = Load(float(rows), 6.0, 1, 1, ranges, 2, every=1.0)
         counts = counts_of(constants, load, 1.0)
         assert counts.rows == batch.rows
-        assert counts.parts == pytest.approx(batch.parts, rel=0.05)
+        # Of a few copies each is a part of its own.
+        assert counts.parts == pytest.approx(batch.parts, abs=3 * (kind == "band"))
         assert counts.copies == pytest.approx(batch.copies, rel=0.25, abs=8)
         collected = (rows * constants.bytes.row + 2 * constants.bytes.part) * (kind == "one task")
         sent = counts.shuffled - counts.told - counts.markers * constants.bytes.part - collected
