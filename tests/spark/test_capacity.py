@@ -38,7 +38,15 @@ from tests.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("ts", pa.timestamp("us", tz="UTC")),
+        ("k", pa.int64()),
+        ("j", pa.int64()),
+        ("v", pa.float64()),
+        ("s", pa.string()),
+    ]
+)
 ONE = (SourcePlan("0000"),)
 BY = (SourcePlan("0000", by="s", position="k"),)
 SPARK = SparkSeconds(0.5, 0.002, 0.003, 1e-9)
@@ -56,7 +64,7 @@ KINDS = {
         sj.JoinSpec(sj.Equi("v"), sj.CountWindow(9), "ts", order="event_time"), GatePlan((BY, BY), shared=True)
     ),
     "one task": plan(
-        sj.JoinSpec(sj.Overlaps(("k", "v"), ("k", "v")), "10 minutes", "ts", how="left"), GatePlan((ONE, ONE))
+        sj.JoinSpec(sj.Overlaps(("k", "j"), ("k", "j")), "10 minutes", "ts", how="left"), GatePlan((ONE, ONE))
     ),
 }
 LOAD = Load(1e6, 600.0, 20, 4, 80, 80)
