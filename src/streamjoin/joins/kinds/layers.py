@@ -443,10 +443,11 @@ class AsOfLayer:
 
     def _decide(self, tick: int, everything: bool) -> KindRows:
         left_ticks, right_ticks = self._times()
-        behind, ahead, base = self._behind.values, self._ahead.values, self._behind.base
-        partners = np.empty(self._behind.end - self._front, np.int64)
+        first = self._front - self._behind.base
+        behind, ahead = self._behind.values[first:], self._ahead.values[first:]
+        partners = np.empty(behind.size, np.int64)
         n = choose_nearest(
-            left_ticks, right_ticks, self._stores[0].base, self._stores[1].base, behind, ahead, base, self._front,
+            left_ticks[self._front - self._stores[0].base :], right_ticks, self._stores[1].base, behind, ahead,
             tick, everything, self._arrival or self._match.direction == "backward",
             not self._arrival and self._match.direction == "forward", length_word(self._match.tolerance), partners,
         )  # fmt: skip

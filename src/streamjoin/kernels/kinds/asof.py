@@ -245,20 +245,19 @@ def keep_nearest(
 
 @kernel
 def choose_nearest(
-    left_ticks: Array, right_ticks: Array, left_base: int, right_base: int, behind: Array, ahead: Array, base: int,
-    front: int, tick: int, everything: bool, backward: bool, forward: bool, tolerance: int, partners: Array,
+    left_ticks: Array, right_ticks: Array, right_base: int, behind: Array, ahead: Array, tick: int, everything: bool,
+    backward: bool, forward: bool, tolerance: int, partners: Array,
 ) -> int:  # fmt: skip
-    """The partners of the left tuples from `front` on that are decided where no time before `tick` follows.
+    """The partners of the left tuples that are decided where no time before `tick` follows, the first ones.
 
     With neither `backward` nor `forward` the nearer one counts, the one behind if both are equally far. `tolerance` is
     a length (`kernels.times`). Returns how many are decided.
     """
     n = 0
-    while front + n < base + behind.size:
-        at = front + n - base
-        back, next_ = behind[at], ahead[at]
+    while n < behind.size:
+        back, next_ = behind[n], ahead[n]
         if not everything:
-            now = left_ticks[front + n - left_base]
+            now = left_ticks[n]
             if now >= tick:
                 break
             if not backward:
@@ -277,7 +276,7 @@ def choose_nearest(
         elif next_ == NONE:
             partners[n] = back
         else:
-            now = left_ticks[front + n - left_base]
+            now = left_ticks[n]
             nearer = distance(right_ticks[next_ - right_base], now) < distance(now, right_ticks[back - right_base])
             partners[n] = next_ if nearer else back
         n += 1
