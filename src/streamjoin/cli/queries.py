@@ -46,6 +46,7 @@ _COMPLETION_SECONDS = 0.25
 
 
 _PAUSE: Final = 1.0
+_ROWS_IN_PAGE: Final = 10_000
 
 
 def tail_rows(client: Client, name: str, *, first: int, limit: int | None, as_json: bool) -> None:
@@ -121,7 +122,7 @@ class _Printer:
 
 
 def save_rows(
-    client: Client, name: str, kind: str, file: IO[bytes], *, after: str, limit: int | None, rows_in_page: int = 10_000
+    client: Client, name: str, kind: str, file: IO[bytes], *, after: str, limit: int | None
 ) -> tuple[int, str]:
     """Write the rows after a cursor that are kept as one file; returns their number, and the cursor after them.
 
@@ -139,7 +140,7 @@ def save_rows(
     with contextlib.ExitStack() as stack:
         writer: Any = None
         while limit is None or written < limit:
-            most = rows_in_page if limit is None else min(rows_in_page, limit - written)
+            most = _ROWS_IN_PAGE if limit is None else min(_ROWS_IN_PAGE, limit - written)
             wanted = "jsonl" if kind == "jsonl" else "arrow"
             content, told = client.page(f"queries/{name}/rows", format=wanted, after=after, limit=most)
             after = told["next"]

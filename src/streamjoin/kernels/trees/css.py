@@ -22,8 +22,7 @@ LEAF_SIZE = 40
 CSS_FANOUT = 41
 LEVELS = 42
 STORED = 43  # entries in the leaves
-LEVEL_AT = 44  # offset of each level behind the first
-MOST_LEVELS = 16
+LEVEL_AT = 44  # offset of each level behind the first; there are up to 16
 
 # Of the two-component trees built on it (IM-Tree, PIM-Tree): T_S, and when to merge T_I into it.
 WORDS = 100  # offset of T_S

@@ -48,8 +48,8 @@ def parse_condition(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expr
     return condition
 
 
-def parse_summary(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expression:
-    """Parse an expression of aggregates over columns written ``qualifier.name``.
+def parse_summary(text: str) -> Expression:
+    """Parse an expression of aggregates over columns written ``l.name`` and ``r.name``.
 
     Raises:
         ExpressionError: the text does not parse, or a column is outside of every aggregate.
@@ -60,7 +60,7 @@ def parse_summary(text: str, qualifiers: tuple[str, ...] = ("l", "r")) -> Expres
         raise source.error("the summary is empty; write for example avg(r.bid)", 0, 0)
     if semicolon := source.first("SEMICOLON"):
         raise source.error("';' is not part of a summary", semicolon.start, semicolon.end)
-    parsed = scan.read(0, len(source.words), _qualified(qualifiers), SUMMARY)
+    parsed = scan.read(0, len(source.words), _qualified(("l", "r")), SUMMARY)
     pending, summarised = [parsed.expression], False
     while pending:
         node = pending.pop()

@@ -79,9 +79,9 @@ class EngineChange(Change):
         """The text of a query to create."""
         return self.query.text if isinstance(self.query, Query) else self.query
 
-    def as_made(self, serial: int, batch: int, at: float, reason: str | None = None) -> EngineChange:
+    def as_made(self, serial: int, batch: int, at: float) -> EngineChange:
         """This change, in force from `batch` on since the Unix time `at`."""
-        return replace(self, record=ChangeRecord(serial, self.action, self.name, self.sql, batch, at, reason))
+        return replace(self, record=ChangeRecord(serial, self.action, self.name, self.sql, batch, at))
 
     def packed(self) -> Body:
         """As JSON has it."""
