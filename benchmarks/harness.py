@@ -253,6 +253,11 @@ def describe(cell: Cell) -> str:
     return " ".join(f"{key}={value:,}" if isinstance(value, int) else f"{key}={value}" for key, value in cell.items())
 
 
+def met(holds: bool) -> str:
+    """The word for an aim."""
+    return "met" if holds else "missed"
+
+
 def human(value: float) -> str:
     """A figure with three digits and a magnitude.
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Row, human, met
 from benchmarks.papers import ajoin_workload as ajoin
 from streamjoin.adhoc import Stream
 from streamjoin.queries.core.changes import Create
@@ -153,11 +153,11 @@ class AJoinCore(Experiment):
                 continue
             hundred = found[selections, SHARED, 100]
             share, apart = (hundred[key] / one[key] for key in ("tuples_per_s", "per_processor_s"))
-            met = "met" if share >= AIM else "missed"
+            judged = met(share >= AIM)
             more = hundred["rows_per_tuple"] / max(1e-9, one["rows_per_tuple"])
             lines.append(
                 f"selections {selections}: input rate at 100 queries {share:.2f} of that at one, {apart:.2f} by "
-                f"processor time; aim {AIM}: {met}; "
+                f"processor time; aim {AIM}: {judged}; "
                 f"{human(more)} times the result rows a tuple, {human(hundred['rows_per_s'])} of them a second; to "
                 f"read every row takes {hundred['reading_share']:.2f} times the batch besides"
             )

@@ -98,11 +98,6 @@ def mean(figures: Iterable[float]) -> float:
     return statistics.geometric_mean(figures)
 
 
-def met(holds: bool) -> str:
-    """The word for an aim."""
-    return "met" if holds else "missed"
-
-
 def agrees(holds: bool, because: str = "") -> str:
     """The word for a shape, and the known reason where it is another."""
     return "agrees" if holds else f"differs: {because}" if because else "differs"

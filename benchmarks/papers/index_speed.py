@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Row, human
-from benchmarks.papers.index_experiment import LEAST, IndexExperiment, met, pick, power
+from benchmarks.harness import Cell, Context, Row, human, met
+from benchmarks.papers.index_experiment import LEAST, IndexExperiment, pick, power
 from benchmarks.report_lines import draw_lines
 from benchmarks.workload import BandWorkload
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,10 +76,10 @@ class CatchUp(Experiment):
         """The ratios to one batch, and the aim."""
         by_mode = {row["mode"]: row for row in rows}
         whole, bounded = by_mode[WHOLE], by_mode[BOUNDED]
-        met = "met" if bounded["answered_s"] <= AIM_S else "missed"
+        judged = met(bounded["answered_s"] <= AIM_S)
         soon = (
             f"the engine answers after {bounded['answered_s']:.1f} s, {bounded['ratio']:.1f} times as soon as with one "
-            f"batch; aim {AIM_S:.0f} s: {met}"
+            f"batch; aim {AIM_S:.0f} s: {judged}"
         )
         cost = (
             f"its memory is {bounded['memory_mb'] / whole['memory_mb']:.2f} of that with one batch, its longest batch "

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.hardware import allowed
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Row, human, met
 from benchmarks.papers.parallel_join import ParallelJoin
 from benchmarks.workload import BandWorkload
 
@@ -170,17 +170,13 @@ class Cores(Experiment):
             speed = f"{human(all_['per_s'])} {'comparisons' if _is_scan(system) else 'tuples'}/s"
             lines.append(
                 f"{system}: {most} workers {speed}, {gained:.2f} times one; aim {aim:g}: "
-                f"{'met' if gained >= aim else 'missed'}; {_account(one, all_)}"
+                f"{met(gained >= aim)}; {_account(one, all_)}"
             )
         door, harness = by_cell.get(("pim_parallel", most)), by_cell.get((_HARNESS, most))
         if door is not None and harness is not None:
             share = door["per_s"] / harness["per_s"]
-            lines.append(f"pim_parallel at push: {share:.2f} of the harness; aim 0.8: {_met(share >= 0.8)}")
+            lines.append(f"pim_parallel at push: {share:.2f} of the harness; aim 0.8: {met(share >= 0.8)}")
         return lines
-
-
-def _met(yes: bool) -> str:
-    return "met" if yes else "missed"
 
 
 def _account(one: Row, all_: Row) -> str:

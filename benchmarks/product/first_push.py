@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,7 +124,7 @@ class FirstPush(Experiment):
         at = {(row["program"], row["cache"]): row["cpu_s"] for row in rows}
         told = [
             f"ten lines, {cache} cache: {at[TEN_LINES, cache]:.2f} CPU seconds; "
-            f"aim {aim}: {'met' if at[TEN_LINES, cache] < aim else 'missed'}"
+            f"aim {aim}: {met(at[TEN_LINES, cache] < aim)}"
             for cache, aim in _AIMS.items()
             if (TEN_LINES, cache) in at
         ]

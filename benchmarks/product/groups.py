@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 from streamjoin.adhoc import Settings, Stream
 from streamjoin.queries.core.changes import Create
 from streamjoin.queries.core.unshared import open_core
@@ -113,7 +113,7 @@ class Groups(Experiment):
             for keys in sorted({row["keys"] for row in rows}):
                 if (keys, system) in took and (keys, other) in took:
                     ratio = took[keys, system] / took[keys, other]
-                    judged = "met" if ratio <= aim else "missed"
+                    judged = met(ratio <= aim)
                     told.append(f"{keys} keys: {system} takes {ratio:.2f} times {other}; aim {aim:g}: {judged}")
         return told
 

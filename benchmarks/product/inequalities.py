@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 
 _ROWS, _SHARES = 20_000, (0.1, 0.01, 0.001)
 _OURS, _DUCKDB, _POLARS = "streamjoin", "duckdb", "polars"
@@ -54,9 +54,9 @@ class InequalitiesExperiment(Experiment):
         share = min(row["share"] for row in rows)
         seconds = {row["system"]: row[self.measure] for row in rows if row["share"] == share}
         ratio = seconds[_OURS] / seconds[_DUCKDB]
-        met = "met" if ratio <= _AIM else "missed"
+        judged = met(ratio <= _AIM)
         return [
-            f"{100 * share:g}% of pairs: {ratio:.2g} times DuckDB's processor time; aim {_AIM:g}: {met}",
+            f"{100 * share:g}% of pairs: {ratio:.2g} times DuckDB's processor time; aim {_AIM:g}: {judged}",
             f"{100 * share:g}% of pairs: {seconds[_OURS] / seconds[_POLARS]:.2g} times Polars' processor time",
         ]
 

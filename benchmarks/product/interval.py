@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 
 _BATCH, _MEASURED, _SCANNED = 1 << 16, 4, 1 << 10
 _SHORTEST, _DECADES, _MATCHES = 10, 3, 3
@@ -60,8 +60,7 @@ class IntervalExperiment(Experiment):
         """How many times faster than its rivals the index is."""
         speeds = {row["system"]: row[self.measure] for row in rows}
         return [
-            f"{(ratio := speeds[_OURS] / speeds[rival]):.0f} times {rival}; aim {aim}: "
-            f"{'met' if ratio >= aim else 'missed'}"
+            f"{(ratio := speeds[_OURS] / speeds[rival]):.0f} times {rival}; aim {aim}: {met(ratio >= aim)}"
             for rival, aim in _AIMS.items()
         ]
 

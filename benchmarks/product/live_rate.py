@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Row, human, met
 
 _LARGE = 1 << 16
 _PUSH, _LIVE = "push", "live"
@@ -68,16 +68,12 @@ class LiveRate(Experiment):
             if aim is not None:
                 speed = row[self.measure]
                 lines.append(
-                    f"pushes of {row['rows']:,} tuples: {human(speed)} tuples/s; aim {human(aim)}: "
-                    f"{'met' if speed >= aim else 'missed'}"
+                    f"pushes of {row['rows']:,} tuples: {human(speed)} tuples/s; aim {human(aim)}: {met(speed >= aim)}"
                 )
         ratios = [row["ratio"] for row in rows if "ratio" in row]
         if ratios:
             best = max(ratios)
-            lines.append(
-                f"at saturation {best:.2f} of push in large batches; aim {_SHARE}: "
-                f"{'met' if best >= _SHARE else 'missed'}"
-            )
+            lines.append(f"at saturation {best:.2f} of push in large batches; aim {_SHARE}: {met(best >= _SHARE)}")
         return lines
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 from benchmarks.papers.parallel_experiment import cores
 
 THETA, PAPER = "Theta of five operations", "the paper's rows"
@@ -92,7 +92,7 @@ class LiveThreads(Experiment):
             lines.append(
                 f"{row['condition']}, {row['algorithm']}: two threads are {wall:.2f} times one by wall time, "
                 f"{busiest:.2f} by processor time; {row['processor_ns']:.2g} ns of it a comparison; aim {_AIM}: "
-                f"{'met' if busiest >= _AIM else 'missed'}"
+                f"{met(busiest >= _AIM)}"
             )
         return lines
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class MemoryExperiment(Experiment):
             ("PIM-Tree at merge ratio 1, times the B+-tree at worst (the paper: about twice)", largest, _MOST_OF_PIM),
         ]
         return [
-            *(f"{what}: {held:.2f}; aim {aim}: {'met' if held <= aim else 'missed'}" for what, held, aim in aims),
+            *(f"{what}: {held:.2f}; aim {aim}: {met(held <= aim)}" for what, held, aim in aims),
             f"PIM-Tree as it is by default, times the B+-tree at worst: {pim:.2f}",
             f"windows, times their rows of {_ROW} bytes at worst: {window:.2f}",
         ]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.hardware import explained
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Row, human, met
 
 _BAND = 10
 _BATCH = 2048
@@ -80,7 +80,7 @@ class Nested(Experiment):
         """The aim a core, the second worker, the paper."""
         ours = {(r["window"], r["workers"]): r[self.measure] for r in rows if r["system"] == "nested_loop"}
         best = max(speed for (_, workers), speed in ours.items() if workers == 1)
-        lines = [f"one worker: {human(best)} comparisons/s; aim 10 G: {'met' if best >= 1e10 else 'missed'}"]
+        lines = [f"one worker: {human(best)} comparisons/s; aim 10 G: {met(best >= 1e10)}"]
         lines += [
             f"window {window:,}: two workers are {(gain := ours[window, 2] / ours[window, 1]):.2f} times one; "
             f"aim 1.8: {explained(gain, 1.8)}"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 
 _BATCH, _MEASURED = 1 << 16, 6
 _KINDS = ("inner", "left", "semi", "anti")
@@ -66,7 +66,7 @@ class OuterExperiment(Experiment):
         """How much longer each kind takes than the inner join that ran beside it."""
         return [
             f"{row['kind']} at {row['matches']:g} matches: {row['times_inner']:.2f} times the time of inner; "
-            f"aim {(aim := _AIMS[row['kind']])}: {'met' if row['times_inner'] <= aim else 'missed'}"
+            f"aim {(aim := _AIMS[row['kind']])}: {met(row['times_inner'] <= aim)}"
             for row in rows
             if row["kind"] in _AIMS
         ]

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 from benchmarks.rivals.btree_rival import RIVAL, compiler, run_rival
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.settings import OpenSettings
@@ -120,13 +120,13 @@ class PushCost(Experiment):
         for n, aim in _COST_AIMS.items():
             if (TABLES, n) in at:
                 ratio = at[TABLES, n]["times_tables"]
-                verdict = "met" if ratio <= aim else "missed"
-                lines.append(f"{n} + {n} rows cost {ratio:.1f} times what their tables cost; aim {aim:g}: {verdict}")
+                judged = met(ratio <= aim)
+                lines.append(f"{n} + {n} rows cost {ratio:.1f} times what their tables cost; aim {aim:g}: {judged}")
         for n, aim in _SPEED_AIMS.items():
             if (RIVAL, n) in at and (TABLES, n) in at:
                 ratio = at[TABLES, n][self.measure] / at[RIVAL, n][self.measure]
-                verdict = "met" if ratio >= aim else "missed"
-                lines.append(f"{n} + {n} rows: {ratio:.2f} times the tuples/s of C++; aim {aim:g}: {verdict}")
+                judged = met(ratio >= aim)
+                lines.append(f"{n} + {n} rows: {ratio:.2f} times the tuples/s of C++; aim {aim:g}: {judged}")
         if not any(system == RIVAL for system, _ in at):
             lines.append("no C++ compiler on this machine: nothing to compare the speed with")
         return lines

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Row, human, met
 from streamjoin.model.errors import StateError
 from streamjoin.queries.sources.base import SourceRows
 
@@ -233,12 +233,12 @@ class ServiceLoad(Experiment):
             if not row["requests_per_s"]:
                 continue
             asked = f"{row['engine']}: beside {row['requests_per_s']} requests/s"
-            met = "met" if row["ratio"] >= AIM else "missed"
-            lines.append(f"{asked} the stream runs at {row['ratio']:.3f} of its rate alone; aim {AIM}: {met}")
-            met = "met" if row["p99_ms"] <= AIM_MS else "missed"
+            judged = met(row["ratio"] >= AIM)
+            lines.append(f"{asked} the stream runs at {row['ratio']:.3f} of its rate alone; aim {AIM}: {judged}")
+            judged = met(row["p99_ms"] <= AIM_MS)
             lines.append(
-                f"{asked} 99 % of the answers come within {row['p99_ms']:.0f} ms; aim {AIM_MS:.0f} ms: {met} (median "
-                f"{row['median_ms']:.1f} ms, slowest route {row['slowest_path_p99_ms']:.0f} ms, "
+                f"{asked} 99 % of the answers come within {row['p99_ms']:.0f} ms; aim {AIM_MS:.0f} ms: {judged} ("
+                f"median {row['median_ms']:.1f} ms, slowest route {row['slowest_path_p99_ms']:.0f} ms, "
                 f"{human(row['answers_per_s'])} answers/s, {row['failures']:.0f} failures, {row['cpu_ms']:.2f} ms of "
                 "CPU each)"
             )

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.hardware import explained
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Row, human, met
 from benchmarks.rivals.btree_rival import RIVAL, compiler, run_rival
 from benchmarks.workload import BandWorkload
 
@@ -161,7 +161,7 @@ class Sweep(Experiment):
         one, two = speed["sweep", 1], speed["sweep", 2]
         rejoin = speed["duckdb re-join", 1]
         return [
-            f"one worker: {human(one)} tuples/s; aim 8 M: {'met' if one >= 8e6 else 'missed'}",
+            f"one worker: {human(one)} tuples/s; aim 8 M: {met(one >= 8e6)}",
             f"two workers: {two / one:.2f} times one; aim 1.7: {explained(two / one, 1.7)}",
             f"one worker is {one / rejoin:.0f} times the DuckDB re-join beside it",
             *_over_rival(rows),
@@ -180,7 +180,7 @@ def _over_rival(rows: Sequence[Row]) -> list[str]:
                 if ours is not None and rival is not None:
                     lines.append(
                         f"w = 2^{power}, match rate {rate:g}, {workers} worker(s): {ours / rival:.1f} times the C++ "
-                        f"B+-tree join; aim {aim}: {'met' if ours >= aim * rival else 'missed'}"
+                        f"B+-tree join; aim {aim}: {met(ours >= aim * rival)}"
                     )
     return lines
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Row, human, met
 from benchmarks.spark.spark_runs import ROW_BYTES, state_bytes
 from benchmarks.spark.spark_state import ROCKSDB, by_state
 from benchmarks.spark.spark_workaround import (
@@ -280,8 +280,8 @@ def _answer(run: FilesRun, how: str) -> dict[str, Any]:
 def _line(row: Row, by_state_: float) -> str:
     """One point's figures beside their aims."""
 
-    def judged(aim: str, met: bool) -> str:
-        return f" (aim {aim}: {'met' if met else 'missed'})"
+    def judged(aim: str, holds: bool) -> str:
+        return f" (aim {aim}: {met(holds)})"
 
     speed = judged("1 M", row["rows_per_s"] >= _AIM_SPEED) if row["batch"] >= _AIM_BATCH else ""
     return (

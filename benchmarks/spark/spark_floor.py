@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Row
+from benchmarks.harness import Cell, Context, Row, met
 from benchmarks.spark.spark_runs import SCHEMA, Files, SparkExperiment, steady
 from benchmarks.workload import BandWorkload
 from streamjoin.spark.runtime.internals import map_in_arrow
@@ -93,7 +93,7 @@ class SparkFloor(SparkExperiment):
         whole = (
             f"a batch of {2 * _ROWS} rows takes {at[JOIN]['batch_ms']:.0f} ms with the join and "
             f"{at[IDENTITY]['batch_ms']:.0f} ms with the same plan that does nothing: {times:.2f} times; aim {_AIM}: "
-            f"{'met' if times <= _AIM else 'missed'}"
+            f"{met(times <= _AIM)}"
         )
         return [
             whole,

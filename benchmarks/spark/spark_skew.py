@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Row
+from benchmarks.harness import Cell, Context, Row, met
 from benchmarks.spark.spark_runs import Files, SparkExperiment, Timed, speed, steady
 from benchmarks.workload import Side
 
@@ -123,7 +123,7 @@ class SparkSkew(SparkExperiment):
         """The share of the uniform speed by shape, and the aim."""
         return [
             f"{row['shape']}: {row['ratio']:.0%} of the speed with uniform keys; aim {_AIM:.0%}: "
-            f"{'met' if row['ratio'] >= _AIM else 'missed'}; longest task over average: {row['spread']:.2f}"
+            f"{met(row['ratio'] >= _AIM)}; longest task over average: {row['spread']:.2f}"
             for row in rows
             if "ratio" in row
         ]

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Row, human
+from benchmarks.harness import Cell, Context, Row, human, met
 from benchmarks.spark.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
 from benchmarks.workload import BandWorkload
 
@@ -66,15 +66,15 @@ class SparkWindowGrowth(SparkExperiment):
         """Cost and state by window."""
         lines = [
             f"window {human(row['window'])}: a row costs {1 / row['ratio']:.2f} times what it does at 10 k; aim, about "
-            f"flat ({_AIM_COST}): {'met' if 1 / row['ratio'] <= _AIM_COST else 'missed'}"
+            f"flat ({_AIM_COST}): {met(1 / row['ratio'] <= _AIM_COST)}"
             for row in rows
             if "ratio" in row
         ]
         largest = max(rows, key=lambda row: row["window"])
-        met = "met" if largest["state"] <= _AIM_STATE else "missed"
+        judged = met(largest["state"] <= _AIM_STATE)
         lines.append(
             f"state on disk at {human(largest['window'])}: {largest['state']:.2f} times its rows, of {ROW_BYTES} "
-            f"bytes; aim {_AIM_STATE}: {met}"
+            f"bytes; aim {_AIM_STATE}: {judged}"
         )
         return lines
 
