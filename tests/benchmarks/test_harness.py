@@ -137,7 +137,7 @@ def test_a_figure_takes_no_settings_place() -> None:
         def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
             return {**super().run(cell, context), "system": "c"}
 
-    with pytest.raises(ValueError, match=r"system=a: a run gives system='c', the name of a setting"):
+    with pytest.raises(ValueError, match=r"system=a: a run gives system='c', and system is a setting"):
         measure(Named({"a": [1] * 4}))
 
 
