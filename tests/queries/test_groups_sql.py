@@ -66,6 +66,25 @@ def test_a_key_may_be_the_place_of_an_output() -> None:
     assert plans[0].grouping == plans[1].grouping
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("sum(px) AS px, avg(px) AS mean", "sum(t.px) AS px, avg(t.px) AS mean"),
+        ("count(*) AS sym, sym AS s", "count(*) AS sym, t.sym AS s"),
+        ("count(*) AS n, n * 2 AS twice", "count(*) AS n, count(*) * 2 AS twice"),
+        ("max(px) AS px HAVING px > 1 AND sum(px) > 2", "max(t.px) AS px HAVING max(t.px) > 1 AND sum(t.px) > 2"),
+    ],
+)
+def test_a_name_is_a_column_in_select_and_aggregates_and_an_output_after_them(written: str, meant: str) -> None:
+    plans = []
+    for text in (written, meant):
+        outputs, _, having = text.partition(" HAVING ")
+        after = f" HAVING {having}" if having else ""
+        plans.append(read(f"SELECT {outputs} FROM trades t GROUP BY t.sym, {MINUTE}{after}"))
+    assert plans[0].outputs == plans[1].outputs
+    assert plans[0].grouping == plans[1].grouping
+
+
 def test_a_window_among_the_keys_may_have_its_start_and_end_beside_it() -> None:
     keys = (f"t.sym, {MINUTE}", f"t.sym, window_start, window_end, {MINUTE}", f"WINDOW_END, {MINUTE}, t.sym")
     plans = [read(f"SELECT t.sym, window_start, count(*) AS n FROM trades t GROUP BY {key}") for key in keys]
@@ -122,6 +141,7 @@ REFUSED = [
     (f"SELECT t.sym {JOIN} GROUP BY t.sym, {MINUTE} LIMIT 3", "QUALIFY row_number", "LIMIT"),
     (f"SELECT t.sym {JOIN} HAVING 1 = 1", "HAVING follows GROUP BY", "HAVING"),
     (f"SELECT DISTINCT t.sym {JOIN}", "DISTINCT needs a window", "DISTINCT"),
+    (f"SELECT count(*) AS n, sum(n) AS s {JOIN} GROUP BY {MINUTE}", "n is a value of a group", "n"),
     (f"SELECT DISTINCT t.sym {JOIN} GROUP BY t.sym, {MINUTE}", "leave DISTINCT out", "DISTINCT"),
     (f"SELECT first(t.px) AS f {JOIN} GROUP BY {MINUTE}", r"ARG_MIN\(t.px, t.ts\)", "first(t.px)"),
     (f"SELECT sum(t.sym) AS s {JOIN} GROUP BY {MINUTE}", "SUM takes numbers", "sum(t.sym)"),

@@ -60,6 +60,8 @@ class GroupPlanning:
         self._value_types: list[pa.DataType] = []
         self._outputs: dict[str, Output] = {}
         self._window: GroupWindow | None = None
+        self._selects = False
+        """Whether it reads an output."""
 
     def read(self, frame: Clauses, groups: GroupClauses) -> tuple[Grouping, tuple[Output, ...]]:
         """The grouping and the outputs.
@@ -89,7 +91,9 @@ class GroupPlanning:
                 "INTERVAL '1' MINUTE) FROM ...",
                 groups.span,
             )
+        self._selects = True
         outputs = [output for item in frame.items for output in self._item(item)]
+        self._selects = False
         having = None if groups.having is None else self._having(groups.having)
         top = None if groups.qualify is None else self._ranking(groups.qualify)
         grouping = Grouping(
@@ -118,13 +122,12 @@ class GroupPlanning:
     def _is_end(self, tokens: TokenRange) -> bool:
         """Whether a key is the start or the end of the window, which every group has, and no column."""
         words = self._words(tokens)
-        return (
-            len(words) == 1 and self._scan.source.of(words[0]).lower() in (START, END) and not self._is_column(words[0])
-        )
+        name = self._scan.source.of(words[0])
+        return len(words) == 1 and name.lower() in (START, END) and not self._is_column(name)
 
-    def _is_column(self, word: Word) -> bool:
+    def _is_column(self, name: str) -> bool:
         try:
-            self._resolve(None, self._scan.source.of(word).strip('"'), False)
+            self._resolve(None, name, False)
         except ExpressionError:
             return False
         return True
@@ -258,7 +261,7 @@ class GroupPlanning:
     def _named(self, frame: Clauses, word: Word) -> TokenRange | None:
         """The output that a word names, where no column has the name."""
         name = self._scan.source.of(word).strip('"')
-        if self._is_column(word):
+        if self._is_column(name):
             return None
         return next((item.words for item in frame.items if item.name == name), None)
 
@@ -290,7 +293,8 @@ class GroupPlanning:
             and name in ("start", "end")
         ):
             return Column(WINDOW, f"window_{name}")
-        if qualifier is None and name in self._outputs:
+        # In SELECT a column comes before an output of its name, in HAVING and QUALIFY after it.
+        if qualifier is None and name in self._outputs and not (self._selects and self._is_column(name)):
             return Column(_OUTPUT, name)
         try:
             return self._resolve(qualifier, name, quoted)
@@ -322,6 +326,17 @@ class GroupPlanning:
 
         return change(parsed.expression), parsed
 
+    def _over_columns(self, node: Expression, parsed: Parsed) -> Expression:
+        """What stands in an aggregate: names are those of columns there, never of outputs."""
+        if not isinstance(node, Column) or node.qualifier != _OUTPUT:
+            return node.rebuilt(lambda child: self._over_columns(child, parsed))
+        if not self._is_column(node.name):
+            raise self._error(
+                f"{node.name} is a value of a group, and an aggregate is over columns: leave the aggregate out",
+                parsed.place(node),
+            )
+        return self._resolve(None, node.name, False)
+
     def _aggregate(self, node: Aggregate, parsed: Parsed) -> int:
         """The number of an aggregate."""
         if node.function in _UNORDERED:
@@ -332,7 +347,7 @@ class GroupPlanning:
                 f"({', '.join(map(str, node.arguments))}, {time})",
                 parsed.place(node),
             )
-        form = canonical(node)
+        form = canonical(self._over_columns(node, parsed))
         if not isinstance(form, Aggregate):
             raise AssertionError("an aggregate in canonical form is one")
         if form not in self._aggregates:
