@@ -124,7 +124,10 @@ class _Names:
             choices = " or ".join(f"{alias}.{name}" for alias in holders)
             raise ExpressionError(f"column {name!r} is ambiguous: write {choices}")
         if name in self.outputs:
-            raise ExpressionError(f"{name} is a name that SELECT gives, and WHERE chooses before: write its expression")
+            raise ExpressionError(
+                f"{name} is a name that SELECT gives, and WHERE chooses before: write its expression; HAVING chooses by "
+                "aggregates"
+            )
         every = [column for source in self.sources for column in source.stream.schema.names]
         near = nearest(name, every)
         hint = f"; did you mean {near}?" if near else f"; there are: {', '.join(dict.fromkeys(every))}"
