@@ -125,8 +125,8 @@ class _Names:
             raise ExpressionError(f"column {name!r} is ambiguous: write {choices}")
         if name in self.outputs:
             raise ExpressionError(
-                f"{name} is a name that SELECT gives, and WHERE chooses before: write its expression; HAVING chooses by "
-                "aggregates"
+                f"{name} is a name that SELECT gives, and WHERE chooses before: write its expression; HAVING chooses "
+                "by aggregates"
             )
         every = [column for source in self.sources for column in source.stream.schema.names]
         near = nearest(name, every)
