@@ -170,6 +170,7 @@ def described(constants: MachineConstants, load: Load, found: Estimate, most: fl
     shuffled = f"{_bytes(counts.shuffled)} a batch{times}; {counts.parts + counts.markers:,.0f} parts and markers"
     stored = f"{log.stored:,.0f} rows in {log.runs:.0f} runs, manifest {_bytes(counts.manifest)}; a batch writes "
     stored += f"{_bytes(counts.written)}, {log.folded:,.0f} rows again{merges}, with {counts.requests:,.0f} requests"
+    stored += f"; hosts fetch {_bytes(counts.fetched)}" if counts.fetched else ""
     first = f"{found.scarcest} saturates first, {found.used[found.scarcest]:.0%} used; "
     first += f"about {most:,.0f} rows/s is the most" if most else "so many tasks take too long even without rows"
     lines = (

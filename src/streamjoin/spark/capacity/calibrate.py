@@ -73,7 +73,8 @@ def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeco
         columns: Sequence[Callable[[BatchOfRehearsal], float]], what: str, own: Sequence[BatchOfRehearsal]
     ) -> list[float]:
         rows = np.array([[column(batch) for column in columns] for batch in own], np.float64)
-        return not_negative(rows, np.array([getattr(batch, what) for batch in own], np.float64)).tolist()
+        fit = not_negative(rows, np.array([getattr(batch, what) for batch in own], np.float64))
+        return [float(value) for value in fit]
 
     every, lone = shape.gate == "every range", shape.gate == "one task"
     route = of([lambda b: b.senders, lambda b: b.rows, lambda b: b.parts * (not lone)], "route", timed)

@@ -28,7 +28,9 @@ LONGEST = 60.0
 """Seconds of a batch beyond which a join without a trigger does not keep up."""
 ARROW_ROWS = 200_000
 _TICKS, _MOST_BATCHES, _AGES = 1000, 600, 15
-_FIRST_REQUESTS, _MERGED, _MOST_RATE = 6, 1 << 40, 1e13
+_MERGED, _MOST_RATE = 1 << 40, 1e13
+# Of a batch besides its pieces: listings, the manifest, removals. A file is asked for its size before it is read.
+_OWN_REQUESTS, _TO_FETCH = 7, 2
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ class BatchCounts:
     told: float
     """Of the shuffled bytes, the times that every range gets."""
     written: float
+    fetched: float
+    """Bytes that hosts fetch of what others have written."""
     manifest: float
     requests: float
     log: LogLoad
@@ -308,12 +312,17 @@ def counts_of(
     collected = rows * size.row + load.inputs * size.part if lone else 0.0
     told = ranges * (rows * size.time + load.inputs * size.time_part) if shape.gate == "every range" else 0.0
     shuffled = (rows + copies) * size.row + (parts + senders * load.ranges) * size.part + collected + told
-    # Of each run, a host has to fetch the pieces that its ranges overlap and others have written, and merged files.
     written, manifest = (rows + log.folded) * size.stored_row, manifest_bytes(size, log.runs, ranges, rows)
-    fetched = (load.executors - 1) * (1 + bool(log.merged)) + 2 * ranges * (1 - 1 / load.executors)
-    requests = _FIRST_REQUESTS + ranges + fetched
+    # A run is read in as many batches as there are runs, and two ranges reach a piece: any host may have them. Merged
+    # runs are one file, which every host fetches whole.
+    hosts = load.executors
+    others = (hosts - 1) * (1 - (1 - 1 / hosts) ** (2 * log.runs))
+    merged = (hosts - 1) * min(1.0, log.merged / rows)
+    elsewhere = (load.inputs + ranges) * (1 - 1 / hosts)
+    requests = _OWN_REQUESTS + ranges + elsewhere + _TO_FETCH * (ranges * others + hosts - 1 + merged)
+    fetched = written * others + manifest * (hosts - 1) + log.merged * size.stored_row * (hosts - 1)
     marked = senders * load.ranges
-    return BatchCounts(rows, ranges, parts, marked, copies, shuffled, told, written, manifest, requests, log)
+    return BatchCounts(rows, ranges, parts, marked, copies, shuffled, told, written, fetched, manifest, requests, log)
 
 
 def manifest_bytes(size: Bytes, runs: float, ranges: int, rows: float) -> float:
@@ -354,7 +363,7 @@ def _of_batch(
         EVERY_RANGE if by_gate > work / 2 else "cores": work / (load.all_cores * most),
         "driver": long_driver / most,
         "merges": long.log.merged * took.merged_row / most,
-        "network": long.shuffled / (load.executors * constants.assumed.network_bytes * most),
+        "network": (long.shuffled + long.fetched) / (load.executors * constants.assumed.network_bytes * most),
         "store": long.requests / (constants.assumed.store_requests * most),
     }
     if constants.shape.gate == "one task":
@@ -383,13 +392,17 @@ def _times(constants: MachineConstants, load: Load, counts: BatchCounts) -> tupl
         gate = took.task + version + counts.rows * (took.gate_row + size.row * took.shuffled_byte)
     stages = [(load.inputs, route), (1, gate), (load.ranges, join), (load.ranges * shape.ordered, took.task)]
     launched = sum(number for number, seconds in stages if seconds) * took.launch
-    driver = took.batch + launched + constants.assumed.store_latency * _FIRST_REQUESTS
+    driver = took.batch + launched + constants.assumed.store_latency * _OWN_REQUESTS
     # The driver starts tasks while others run.
     working = sum(
         max(math.ceil(number / load.all_cores) * seconds, number * took.launch) for number, seconds in stages if number
     )
-    moved = counts.shuffled / (load.executors * constants.assumed.network_bytes) if load.executors > 1 else 0.0
-    total = took.batch + constants.assumed.store_latency * _FIRST_REQUESTS + max(working, moved)
+    moved = (
+        (counts.shuffled + counts.fetched) / (load.executors * constants.assumed.network_bytes)
+        if load.executors > 1
+        else 0.0
+    )
+    total = took.batch + constants.assumed.store_latency * _OWN_REQUESTS + max(working, moved)
     return route, join, gate, driver, total
 
 
