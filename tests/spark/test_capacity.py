@@ -133,6 +133,7 @@ class Hosts(Rehearsal):
         return found
 
 
+@pytest.mark.slow
 def test_requests_of_a_batch_are_those_that_a_store_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ObjectStore()
     object_clients._client.cache_clear()
