@@ -52,7 +52,6 @@ def test_a_whole_query() -> None:
     }
     assert query.schema == pa.schema({"sym": pa.string(), "spread": pa.float64()})
     assert [(p.left, p.right) for p in query.pairs] == [("t", "q"), ("q", "news"), ("t", "news")]
-    assert query.tick_ns == 1_000
     assert hash(query) == hash(pickle.loads(pickle.dumps(query)))
 
 
@@ -73,7 +72,6 @@ def test_outputs_take_names_with_and_without_as() -> None:
 def test_a_self_join_and_integer_times() -> None:
     query = plan("SELECT x.k AS a, y.k AS b FROM ticks x JOIN ticks y WITHIN 5 UNITS ON x.k < y.k")
     assert query.steps[0].window == sj.TimeWindow(5)
-    assert query.tick_ns is None
     assert shown(query)["others"] == ["x.k < y.k"]
 
 

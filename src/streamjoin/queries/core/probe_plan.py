@@ -146,7 +146,7 @@ class Paths:
     @cached_property
     def keyed(self) -> KeyedJoin:
         """The whole join, by what an index serves."""
-        return self.query.join_key(others=False)
+        return self.query.join_key()
 
     @cached_property
     def selections(self) -> tuple[tuple[Expression, ...], ...]:

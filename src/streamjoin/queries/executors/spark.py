@@ -342,11 +342,6 @@ class SparkFeed:
             if self._query is not None:
                 self._query.stop()
 
-    @property
-    def active(self) -> bool:
-        """Whether the query runs."""
-        return self._query is not None and bool(self._query.isActive)
-
 
 def _while_held(take: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
     """A method as a callback that keeps nothing alive: Spark holds on to it after the query until the JVM collects it.

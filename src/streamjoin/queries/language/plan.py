@@ -364,12 +364,6 @@ class Query:
         return pa.schema([(output.name, output.type) for output in self.outputs])
 
     @property
-    def tick_ns(self) -> int | None:
-        """The finest tick of the time columns, in nanoseconds; None for integer times."""
-        ticks = [source.stream.tick_ns for source in self.sources]
-        return None if None in ticks else min(tick for tick in ticks if tick is not None)
-
-    @property
     def pairs(self) -> tuple[PairWindow, ...]:
         """Every pair of aliases that a step relates, once, with its window."""
         return tuple(PairWindow(left, step.right, step.window) for step in self.steps for left in step.related)
@@ -442,17 +436,10 @@ class Query:
         """What a tuple of this alias must pass."""
         return self.selections[self.aliases.index(alias)]
 
-    def join_key(self, aliases: Iterable[str] | None = None, *, others: bool = True) -> KeyedJoin:
-        """The shared identity of the join of `aliases` (all, if not given): what steps say about these alone.
-
-        With `others=False` it is only what an index can serve, so that more queries share it.
-        """
-        chosen = set(self.aliases if aliases is None else aliases)
-        inside = [s for s in self.steps if s.right in chosen]
-        terms = [term for step in inside for term in step.terms if term.left.qualifier in chosen]
-        rest = [c for step in inside for c in step.others if _aliases(c) <= chosen] if others else []
+    def join_key(self) -> KeyedJoin:
+        """The shared identity of the join: what an index serves of it, so that more queries share it."""
         streams = {source.alias: source.stream.name for source in self.sources}
-        return keyed(streams, terms, rest, [alias for alias in self.aliases if alias in chosen])
+        return keyed(streams, [term for step in self.steps for term in step.terms])
 
 
 _PART: Final = "\x1f"
