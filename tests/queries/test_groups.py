@@ -291,6 +291,36 @@ def test_an_expression_that_fails_pauses_its_query_and_not_those_that_share_the_
     assert core.process(1, {"a": tuples((20, "p"))})["good"].to_pylist() == [{"window_end": 10, "k": "p", "n": 1}]
 
 
+@pytest.mark.parametrize("cells", [0, 2])
+def test_rows_before_its_first_window_fail_no_query(tmp_path: Path, cells: int) -> None:
+    """Others that share the join have them found: alone it would not even see them."""
+    grid = Grid(tmp_path, STREAMS, max(1, cells), 1, lateness=0, future=None)
+    grid.may_fail = True
+    core: Any = grid.core if cells else Shared(STREAMS, Settings(lateness=0, future=None))
+
+    def process(number: int, **tables: list[dict[str, Any]]) -> dict[str, pa.Table]:
+        given = {name: pa.Table.from_pylist(rows, SCHEMA) for name, rows in tables.items()}
+        if cells:
+            grid.batch(number, given)
+            return dict(grid.grouped)
+        return core.process(number, given)  # type: ignore[no-any-return]
+
+    join = "FROM a x JOIN b y WITHIN 2 UNITS ON x.k = y.k GROUP BY x.k, TUMBLE(x.t, 10)"
+    squares = f"SELECT sum(x.i * x.i) AS s {join}"
+    core.apply([Create("good", f"SELECT count(*) AS n {join}"), Create("old", squares)])
+    process(0, a=[{"t": 1, "k": "p", "i": 2**62}], b=[{"t": 0, "k": "q"}])
+    core.apply([Create("new", squares), Create("keyed", f"SELECT max(x.i * x.i) AS s {join}")])
+    process(1, b=[{"t": 2, "k": "p"}])
+    assert {name for name, entry in core.queries.items() if entry.paused} == {"old"}
+    process(2, a=[{"t": 21, "k": "p", "i": 3}], b=[{"t": 21, "k": "p"}])
+    rows = process(3, a=[{"t": 60, "k": "z"}], b=[{"t": 60, "k": "z"}])
+    assert {name: rows[name].to_pylist() for name in ("good", "new", "keyed")} == {
+        "good": [{"n": 1}],
+        "new": [{"s": 9}],
+        "keyed": [{"s": 9}],
+    }
+
+
 def test_a_query_that_fails_in_a_cell_or_has_too_many_groups_fails_alone(tmp_path: Path) -> None:
     grid = Grid(tmp_path, STREAMS, 2, 1, lateness=0, future=None)
     grid.may_fail = True

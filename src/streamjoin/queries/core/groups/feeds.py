@@ -450,38 +450,49 @@ class NewGroups(Protocol):
 
 
 class FeedRows:
-    """The rows of a feed, found here; `query` gives them, and `members` group them."""
+    """The rows of a feed, found here; `query` gives them, and `members` group them.
+
+    Nothing is computed for a member of rows before its first window: others may have had them found.
+    """
 
     def __init__(self, query: Query, members: Mapping[str, GroupMember], rows: pa.Table) -> None:
-        self._rows = rows.combine_chunks()
         one = next(iter(members.values()))
-        names = {output.expression: output.name for output in query.outputs}
-        self._columns = {
-            column: _chunk(self._rows.column(name)) for column, name in names.items() if isinstance(column, Column)
-        }
         self._query, self._grouping = one.query, one.grouping
+        self._names = {
+            output.expression: output.name for output in query.outputs if isinstance(output.expression, Column)
+        }
+        self._take(rows.combine_chunks())
+        since = min(member.since for member in members.values())
+        if self._rows.num_rows and (early := self._times < since).any():
+            self._take(self._rows.filter(pa.array(~early)).combine_chunks())
+            del self._times
         self._computed: dict[Expression, pa.Array] = {}
+        self._apart: dict[str, FeedRows] = {}
+        """Those of members for which nothing can be computed of the rows before their own first window."""
         self.failures: dict[str, Exception] = {}
         """The members that ask for what can't be computed of these rows."""
-        try:
-            self._keys()
-        except MemoryError:
-            raise
-        except Exception as error:
-            self.failures = dict.fromkeys(members, error)
-            return
         for name, member in members.items():
             try:
+                self._compute_keys()
                 for slot in member.slots.values():
                     for argument in slot.arguments:
                         self._argument(argument)
             except MemoryError:
                 raise
             except Exception as error:
-                self.failures[name] = error
+                if member.since == since:
+                    self.failures[name] = error
+                    continue
+                self._apart[name] = FeedRows(query, {name: member}, self._rows)
+                self.failures |= self._apart[name].failures
+
+    def _take(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self._columns = {column: _chunk(rows.column(name)) for column, name in self._names.items()}
 
     def shared_by(self, name: str) -> object:
-        """Nothing that tells members apart."""
+        """Nothing that tells members apart, but for those of which rows are computed apart."""
+        return name if name in self._apart else None
 
     def _argument(self, expression: Expression) -> pa.Array:
         if expression not in self._computed:
@@ -489,13 +500,12 @@ class FeedRows:
             self._computed[expression] = _chunk(computed(expression, type_, self._columns, self._rows.num_rows))
         return self._computed[expression]
 
-    def _keys(self) -> list[pa.Array]:
+    def _compute_keys(self) -> None:
         grouping = self._grouping
         for key, type_ in zip(grouping.keys, grouping.key_types, strict=True):
             if key not in self._computed:
                 values = computed(key, type_, self._columns, self._rows.num_rows)
                 self._computed[key] = _chunk(values)
-        return [keys_without_signs(self._computed[key]) for key in grouping.keys]
 
     @cached_property
     def _times(self) -> Array:
@@ -510,6 +520,9 @@ class FeedRows:
 
     def lifted(self, members: Mapping[str, GroupMember], low: int) -> GroupRun | None:
         """The rows from `low` on as a run."""
+        apart = self._apart.get(next(iter(members)))
+        if apart is not None:
+            return apart.lifted(members, low)
         if not self._rows.num_rows:
             return None
         longest = max(member.window.size for member in members.values())
@@ -527,7 +540,7 @@ class FeedRows:
         edges = {edge for member in members.values() for edge in member.edges}
         slots = {key: slot for member in members.values() for key, slot in member.slots.items()}
         marks, places_of = pane_starts(times if places is None else times[within], edges)
-        keys = [chosen(key) for key in self._keys()]
+        keys = [chosen(keys_without_signs(self._computed[key])) for key in self._grouping.keys]
         return run_of_rows(marks, places_of, keys, lambda one: chosen(self._argument(one)), list(slots.values()))
 
 
@@ -621,7 +634,10 @@ def partial_groups(
     found = FeedRows(query, members, rows)
     failures, working = dict(found.failures), {n: one for n, one in members.items() if n not in found.failures}
     groups: list[PartialGroups] = []
-    pending = [working] if working else []
+    together: dict[object, dict[str, GroupMember]] = {}
+    for name, member in working.items():
+        together.setdefault(found.shared_by(name), {})[name] = member
+    pending = list(together.values())
     while pending:
         own = pending.pop()
         try:
