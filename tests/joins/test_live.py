@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import streamjoin as sj
+from streamjoin.joins.live.running import Run
 from streamjoin.testing.clock import ManualClock
 from tests.joins.live_runs import ending
 
@@ -633,6 +634,22 @@ def test_threads_come_and_go_while_a_join_runs() -> None:
     assert found == wanted
     with pytest.raises(sj.StateError, match="has ended"):
         live.set_workers(2)
+
+
+def test_threads_may_change_while_the_last_rows_are_read() -> None:
+    """The intake has ended, and does not begin again."""
+    table = pa.table({"k": np.arange(30), "t": np.arange(30)})
+    with sj.live(SPEC, "pim_parallel", 2, result_rows=1, batch_rows=1) as live:
+        for side in ("left", "right"):
+            live.source(side).push(table)
+        live.close()
+        run: Run = live._runner._run  # type: ignore[union-attr]
+        while run.flowing:
+            live.wait(0.001)
+        live.set_workers(3)
+        while len(run.crew._at_work) > 1:
+            live.wait(0.001)
+        assert sum(rows.num_rows for rows in live) == 30
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "scalejoin", "low_latency_handshake"])

@@ -216,6 +216,32 @@ def test_threads_join_and_leave_while_a_run_goes_on() -> None:
     assert crew.n == 1
 
 
+def test_who_is_done_gets_no_further_order() -> None:
+    crew = Crew(2)
+    began: list[int] = []
+    ends = threading.Event()
+
+    def step(k: int) -> None:
+        began.append(k)
+        if k == 1:
+            assert ends.wait(60)
+
+    def change() -> None:
+        while 0 not in began or 0 in crew._at_work:
+            idle(crew.words, 0)
+        crew.resize(3)
+        ends.set()
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    crew.run(step)
+    changing.join()
+    assert sorted(began) == [0, 1, 2]
+    crew.run(step)
+    assert sorted(began) == [0, 0, 1, 1, 2, 2]
+    crew.close()
+
+
 def test_a_stuck_crew_says_where_everybody_stands() -> None:
     crew = Crew(2, {5: "waiting for a tuple"})
     ready = threading.Barrier(3)

@@ -50,6 +50,8 @@ class Crew:
         self._orders: list[Orders] = []
         self._step: Step | None = None
         self._at_work: set[int] = set()
+        # Who has found the current run's work done: it gets no further order in it.
+        self._done: set[int] = set()
         self._error: BaseException | None = None
         _LIVE.add(self)
 
@@ -65,6 +67,7 @@ class Crew:
                 raise StateError(f"this join was stopped by {_named(self._error)}; open a new one") from self._error
             try:
                 self._step = step
+                self._done.clear()
                 self._send(range(self.n))
                 while self._at_work:
                     signals.look()
@@ -87,7 +90,7 @@ class Crew:
         with self._changed:
             self.words[WANTED] = n
             if self._step is not None:
-                self._send(k for k in range(n) if k not in self._at_work)
+                self._send(k for k in range(n) if k not in self._at_work | self._done)
 
     def stop(self, error: BaseException) -> None:
         """End the current run with `error`; the crew cannot be reused."""
@@ -148,8 +151,10 @@ class Crew:
         with self._changed:
             self.words[STANDS + LINE * k] = RUNNING
             self._at_work.discard(k)
-            # Dismissed, and requested again before it had left.
-            if outcome == LEFT and k < self.n and self._step is not None and self._error is None:
+            if outcome != LEFT:
+                self._done.add(k)
+            elif k < self.n and self._step is not None and self._error is None:
+                # Dismissed, and requested again before it had left.
                 self._send([k])
             self._changed.notify_all()
 
