@@ -66,7 +66,8 @@ spark.stop()
 def live(script: str, tmp_path: Path, environ: dict[str, str]) -> str:
     """Run the life of a session in a process of its own; its Java's home. Nothing may reach stderr."""
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
+        # Not as errors: pyspark catches some of those.
+        [sys.executable, "-W", "default", "-c", script],
         capture_output=True,
         text=True,
         env=environ,

@@ -178,9 +178,7 @@ def _connect(app_name: str, remote: str, wanted: Mapping[str, str], quiet: bool)
     from pyspark.sql import SparkSession
 
     try:
-        with warnings.catch_warnings():
-            # Of pandas' versions; neither a join nor what it needs of Connect uses pandas.
-            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        with _pandas_unjudged():
             importlib.import_module("pyspark.sql.connect.session")
     except ImportError as error:
         reason = str(error).partition("\n")[0]
@@ -225,7 +223,7 @@ def _start(app_name: str, wanted: Mapping[str, str], quiet: bool) -> SparkSessio
     java = None if running else find_java()
     if quiet:
         _silence_error_copies()
-    with _environment(master, java, quiet):
+    with _environment(master, java, quiet), _pandas_unjudged():
         try:
             spark = builder.getOrCreate()
         except PySparkRuntimeError as error:
@@ -238,6 +236,14 @@ def _start(app_name: str, wanted: Mapping[str, str], quiet: bool) -> SparkSessio
     if _is_one_process(master):
         write_without_processes(spark)
     return spark
+
+
+@contextlib.contextmanager
+def _pandas_unjudged() -> Iterator[None]:
+    """Without pyspark's warning of pandas' version when its modules come in: a join does not use pandas."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
 
 
 @contextlib.contextmanager
