@@ -15,6 +15,6 @@ sink = { format = "parquet", path = "out/matches" }
 
 SIMPLE = MachineConstants(
     JoinShape(),
-    Seconds(1e-3, 2e-7, 1e-5, 2e-3, 1e-6, 2e-7, 1e-7, 0.0, 1e-4, 1e-6, 5e-7, 0.3, 2e-3, 3e-3, 1e-9),
+    Seconds(1e-3, 2e-7, 1e-5, 2e-3, 1e-4, 1e-6, 2e-7, 1e-7, 0.0, 1e-4, 1e-6, 5e-7, 0.3, 2e-3, 3e-3, 1e-9),
     Bytes(200.0, 40.0, 900.0, 1.0, 60.0, 150.0, 24.0, 1e6, 150.0, 40.0),
 )

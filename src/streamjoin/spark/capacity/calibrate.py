@@ -81,6 +81,7 @@ def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeco
     join = of(
         [
             lambda b: b.ranges,
+            lambda b: b.ranges * b.looked_in,
             lambda b: b.rows + b.copies,
             lambda b: b.folded,
             lambda b: b.rows * b.ranges * every,
@@ -89,13 +90,13 @@ def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeco
         "join",
         timed,
     )
-    gate = of([lambda b: b.rows], "gate", timed)[0] if lone else join[3]
+    gate = of([lambda b: b.rows], "gate", timed)[0] if lone else join[4]
     footer = of([lambda b: b.ranges], "version", timed)[0]
     manifest_byte = of([lambda b: b.manifest_bytes], "parse", timed)[0]
     manifest = of([lambda b: b.entries, lambda b: b.samples], "manifest_bytes", timed)
     merges = [batch for batch in timed if batch.merged]
     # A merge is swapped in by the batch after it.
-    merged = sum(batch.merge for batch in timed) / sum(batch.merged for batch in merges) if merges else join[2]
+    merged = sum(batch.merge for batch in timed) / sum(batch.merged for batch in merges) if merges else join[3]
     told = of([lambda b: b.senders * b.ranges, lambda b: b.rows * b.ranges], "told_bytes", timed)
     size = of([lambda b: b.parts, lambda b: b.rows + b.copies], "part_bytes", timed)
     memory = of(
@@ -106,10 +107,11 @@ def fitted(shape: JoinShape, found: Sequence[BatchOfRehearsal], spark: SparkSeco
         route_row=route[1],
         route_part=route[2],
         join_task=join[0],
-        join_row=join[1],
-        folded_row=join[2],
+        join_run=join[1],
+        join_row=join[2],
+        folded_row=join[3],
         gate_row=gate,
-        compared=join[4],
+        compared=join[5],
         footer=footer,
         manifest_byte=manifest_byte,
         merged_row=merged,

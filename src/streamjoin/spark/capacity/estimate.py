@@ -53,7 +53,8 @@ class Seconds:
 
     Args:
         route_task, route_row, route_part: a routing task, a row in it, and a part that it sends.
-        join_task, join_row: the task of a range, and a row or a copy in it, its results included.
+        join_task, join_run, join_row: the task of a range, a stored run in which it looks, and a row or a copy, with
+            its results.
         folded_row: a stored row that a task writes again.
         gate_row: a row of the batch in every range, or in the one task of a gate.
         compared: a comparison, in a join whose condition finds no candidates.
@@ -69,6 +70,7 @@ class Seconds:
     route_row: float
     route_part: float
     join_task: float
+    join_run: float
     join_row: float
     folded_row: float
     gate_row: float
@@ -383,7 +385,13 @@ def _times(constants: MachineConstants, load: Load, counts: BatchCounts) -> tupl
     route += counts.parts / load.inputs * took.route_part + sent * took.shuffled_byte / 2
     own = (counts.rows + counts.copies) / counts.ranges
     compared = 0.0 if shape.indexed else own * counts.log.stored * took.compared
-    join = took.task + took.join_task + own * took.join_row + counts.log.folded / counts.ranges * took.folded_row
+    join = (
+        took.task
+        + took.join_task
+        + counts.log.runs * took.join_run
+        + own * took.join_row
+        + counts.log.folded / counts.ranges * took.folded_row
+    )
     join += compared + (counts.shuffled / counts.ranges) * took.shuffled_byte / 2
     gate = 0.0
     if shape.gate == "every range":

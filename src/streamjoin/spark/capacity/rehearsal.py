@@ -53,7 +53,8 @@ class BatchOfRehearsal:
     part_bytes: int
     told_bytes: int
     stored: int
-    """Rows in the log before the batch."""
+    """Rows in the log before the batch, and its runs."""
+    looked_in: int
     folded: int
     merged: int
     stored_bytes: int
@@ -190,6 +191,7 @@ class Rehearsal:
             part_bytes,
             told,
             sum(side.rows for run in before.runs for side in run.statistics),
+            len(before.runs),
             max(0, written - after.fresh),
             sum(side.rows for run in swapped for side in run.statistics),
             sum(block.length for block in blocks),
