@@ -474,7 +474,7 @@ def test_a_push_may_begin_at_any_step_of_a_change_of_threads() -> None:
         for step in range(8):
             left_over = step
 
-            def line(frame: FrameType, event: str, arg: object) -> object:
+            def line(frame: FrameType, event: str, arg: Any) -> Any:
                 nonlocal left_over
                 del arg
                 if event == "line" and frame.f_code in codes:

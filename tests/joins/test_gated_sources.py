@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -304,3 +305,20 @@ def test_much_text_counts_for_the_limit_of_bytes() -> None:
             for begin in range(0, 100, 10):
                 ahead.push(rows_of(range(begin, begin + 10)).set_column(0, "z", text), timeout=0.05)
         join.stop()
+
+
+def test_sources_come_while_bytes_are_counted() -> None:
+    own = inlets.GateInlets.__new__(inlets.GateInlets)
+    rings: dict[Any, Any] = {}
+    own._rings = rings
+    block = SimpleNamespace(block=SimpleNamespace(nbytes=5))
+
+    class Lines:
+        @property
+        def nbytes(self) -> int:
+            rings[len(rings), 0] = np.zeros(1), block
+            return 1
+
+    rings[0, 0] = rings[1, 0] = Lines(), block
+    assert own.nbytes == 2 * (1 + 1 + 5)
+    assert len(rings) == 6

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ import streamjoin as sj
 from streamjoin.jit.crew import STOP, lock
 from streamjoin.joins.engine import push_plan
 from streamjoin.joins.live import running as live_running
+from streamjoin.joins.live.flow import TakenPairs
 from streamjoin.joins.live.runner import Call, Delivery, Runner, Stopped
 from streamjoin.joins.live.running import FlowRunner
 from streamjoin.joins.live.windowed import SentChunk
@@ -41,6 +44,38 @@ def running(system: tuple[str, str | None], spec: sj.JoinSpec = BAND) -> FlowRun
     runner = runner_of(setup_of(spec, system, 2, {}))
     assert isinstance(runner, FlowRunner)
     return runner
+
+
+class Sent:
+    """A chunk; while somebody looks at it, another one is sent."""
+
+    def __init__(self, chunks: deque[Any], begin: int) -> None:
+        self._chunks, self._begin = chunks, begin
+
+    @property
+    def begin(self) -> int:
+        self._chunks.append(Sent(self._chunks, 100))
+        return self._begin
+
+
+def test_chunks_are_sent_while_pairs_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = running(("low_latency_handshake", None))
+    collector, chunks = runner._collector, deque[Any]()
+    chunks += [Sent(chunks, 0), Sent(chunks, 10)]
+    tested: list[tuple[Any, list[int]]] = []
+
+    def test(sent: Any, later: Any, seqs: Any, holds: bool) -> tuple[Any, Any]:
+        del holds
+        tested.append((sent, later.tolist()))
+        return later, seqs
+
+    first, second = chunks
+    monkeypatch.setattr(runner._run, "open", chunks)
+    monkeypatch.setattr(collector._operator, "tested", test)
+    pairs = collector._tested(TakenPairs(np.array([3, 12, 9]), np.array([0, 1, 2])))
+    assert tested == [(first, [3, 9]), (second, [12])]
+    assert pairs.later.tolist() == [3, 9, 12]
+    runner.stop()
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: "-".join(filter(None, system)))

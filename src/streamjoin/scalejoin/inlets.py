@@ -224,7 +224,8 @@ class GateInlets:
     @property
     def nbytes(self) -> int:
         """Bytes of the rings that are or were in use, and of the gate's nodes beside them."""
-        return sum(lines.nbytes + int(lines.nbytes) + rows.block.nbytes for lines, rows in self._rings.values())
+        # A copy: sources come meanwhile.
+        return sum(lines.nbytes + int(lines.nbytes) + rows.block.nbytes for lines, rows in list(self._rings.values()))
 
     # -- one call, under the lock of its inlet -------------------------------------------------------------
 

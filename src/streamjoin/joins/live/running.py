@@ -408,12 +408,14 @@ class Collector:
 
     def _tested(self, pairs: TakenPairs) -> TakenPairs:
         """The pairs that hold, tested with the open chunks of their later tuples."""
-        begins = np.fromiter((sent.begin for sent in self._run.open), np.int64, len(self._run.open))
+        # A copy, which is made in one step: the intake sends more meanwhile.
+        sent = list(self._run.open)
+        begins = np.array([each.begin for each in sent], np.int64)
         numbers = np.searchsorted(begins, pairs.later, side="right") - 1
         chosen, places = np.unique(numbers, return_inverse=True)
         holds = self._flow.holds
         tested = [
-            self._operator.tested(self._run.open[int(number)], pairs.later[places == i], pairs.seqs[places == i], holds)
+            self._operator.tested(sent[int(number)], pairs.later[places == i], pairs.seqs[places == i], holds)
             for i, number in enumerate(chosen)
         ]
         return together([TakenPairs(*piece) for piece in tested])
