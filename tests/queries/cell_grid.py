@@ -82,7 +82,7 @@ class Grid:
             str(self.directory / "waiting"),
             measures=self.core.measures,
             progress=arrived.clocks.progress,
-            before=state.clocks.progress,
+            before=arrived.before,
             waiting=self.core.cells_waiting.of({name: e.created for name, e in branches.items()}),
         )
         self.assignments.append(assignment)

@@ -128,8 +128,8 @@ class Arrived:
     """Whether a restart computes it again; a batch of changes alone is not, and may give no row."""
     progress: StreamProgress | None = None
     """How far the streams are after it, where `clocks` are those of a part of their tuples."""
-    before: StreamProgress | None = None
-    """How far they were before it, likewise."""
+    before: Mapping[str, int] = field(default_factory=dict)
+    """The bounds of the streams before it; a batch that a restart computes again has those of its first time."""
     filed_aside: Mapping[str, Aside] = field(default_factory=dict)
     """What tasks set aside, which has files of its own."""
 
@@ -202,7 +202,7 @@ def arrive(
         activity.setdefault(name, Activity(NEVER, rules.now))
     horizons = past_idle(horizons, activity, rules)
     buckets, after = number_tuples(batch, kept, replace(clocks, horizons=horizons, activity=activity))
-    return Arrived(buckets, late, untimed, after, batch)
+    return Arrived(buckets, late, untimed, after, batch, before=clocks.progress.bounds)
 
 
 def latest_time(stream: Stream, clocks: Clocks, rules: TimeRules) -> int:

@@ -160,12 +160,12 @@ def unpacked_states(table: pa.Table, queries: Mapping[str, Query]) -> dict[str, 
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """The streams after a batch: what is held, the new tuples, how far they are, and how far they were `before` it."""
+    """The streams after a batch: what is held, the new tuples, how far they are, and their bounds `before` it."""
 
     streams: Mapping[str, StoredStream]
     buckets: Mapping[str, Bucket]
     progress: StreamProgress
-    before: StreamProgress
+    before: Mapping[str, int]
 
     def bound(self, stream: str) -> int:
         """No tuple before this time will come."""
@@ -599,7 +599,7 @@ class JoinKinds:
         waiting = self._arrive(state.left, new, self.core, self.steps, now)
         numbers = np.ascontiguousarray(waiting.refs[:, 0])
         left = LeftTuples(numbers, self._ticks_of(self.core[0], numbers, now), waiting.partners == _HOPELESS)
-        found = windows.rows(state, left, state.held, now.streams, now.bound, now.before.bounds.__getitem__)
+        found = windows.rows(state, left, state.held, now.streams, now.bound, now.before.__getitem__)
         waits = np.ones(waiting.n, np.bool_)
         waits[found.places] = False
         after = KindState(waiting.keep(waits), state.right, found.held)

@@ -546,7 +546,7 @@ class Shared:
 
         rows.update(self._grouped(arrived, waiting, failed, new_groups))
         progress = arrived.progress or arrived.clocks.progress
-        now = BatchProgress(self._execution.streams, arrived.buckets, progress, arrived.before or state.clocks.progress)
+        now = BatchProgress(self._execution.streams, arrived.buckets, progress, arrived.before)
         for name, kinds in self._kinds.items():
             entry, query = state.registry.branches[name], query_name(name)
             # One that is paused, or left out, has found nothing.

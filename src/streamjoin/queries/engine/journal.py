@@ -381,6 +381,7 @@ class FileJournal:
         clocks = packed_clocks(arrived.clocks)
         aside = {name: list(counted) for name, counted in arrived.aside().items()}
         body = {"consumed": dict(positions), "clocks": clocks, "held": kept, "serial": serial, "aside": aside}
+        body["before"] = dict(arrived.before)
         write_record(self._new("batches", arrived.batch), body)
         self._stay()
         self.in_background(self._prune, arrived.batch, kept)

@@ -33,7 +33,7 @@ from streamjoin.queries.optimizer.optimizer import Optimizer
 from streamjoin.queries.optimizer.plans import Decision, Plan
 from streamjoin.queries.sinks.base import Sink, Writer
 from streamjoin.queries.sinks.specs import LostSink
-from streamjoin.windows.clock import Horizon
+from streamjoin.windows.clock import NEVER, Horizon
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ def recover(
         held = _buckets(read_bucket or journal.read_bucket, record, state)
         snapshot = replace(snapshot, buckets=held)
         if not done:
-            snapshot, unfinished = _before(snapshot, newest)
+            snapshot, unfinished = _before(snapshot, newest, record)
     return RecoveredState(
         state,
         snapshot,
@@ -360,8 +360,12 @@ def _buckets(read_bucket: Callable[[str, int], Any], record: Body, state: Stored
     }
 
 
-def _before(snapshot: Snapshot, newest: int) -> tuple[Snapshot, Arrived]:
+def _before(snapshot: Snapshot, newest: int, record: Body) -> tuple[Snapshot, Arrived]:
     """The state before the newest batch, and that batch."""
+    # Streams that came later had not begun, and earlier versions did not write how far others were.
+    bounds = dict.fromkeys(snapshot.clocks.horizons, NEVER) | record.get("before", {})
     fresh = {s: held[-1] for s, held in snapshot.buckets.items() if held and held[-1].batch == newest}
     before = {stream: tuple(b for b in held if b.batch < newest) for stream, held in snapshot.buckets.items()}
-    return replace(snapshot, batch=newest - 1, buckets=before), Arrived(fresh, {}, {}, snapshot.clocks, newest)
+    return replace(snapshot, batch=newest - 1, buckets=before), Arrived(
+        fresh, {}, {}, snapshot.clocks, newest, before=bounds
+    )

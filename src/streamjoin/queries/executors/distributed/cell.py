@@ -103,8 +103,8 @@ class CellAssignment:
     """Whether the driver looks at the plan after this batch."""
     progress: StreamProgress | None = None
     """How far the streams are after this batch."""
-    before: StreamProgress | None = None
-    """How far they were before it."""
+    before: Mapping[str, int] = field(default_factory=dict)
+    """Their bounds before it."""
     waiting: tuple[WaitingTuples, ...] = ()
     """What waited in all cells after the batch before."""
     budget: EngineBudget = ANY_AMOUNT

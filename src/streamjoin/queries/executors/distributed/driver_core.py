@@ -165,7 +165,7 @@ class DriverCore:
         gate = clocks.gate + sum(bucket.n for bucket in buckets.values())
         after = replace(clocks, horizons=horizons, counts=counts, gate=gate, activity=activity)
         aside = {name: read.aside for name, read in tables.items()}
-        return Arrived(buckets, {}, {}, after, batch_id, filed_aside=aside)
+        return Arrived(buckets, {}, {}, after, batch_id, before=clocks.progress.bounds, filed_aside=aside)
 
     def time_bounds(self, stream: str, newest: int) -> tuple[int, int]:
         """The earliest and the latest time that a tuple of a stream may have now, where it has sent `newest` before.

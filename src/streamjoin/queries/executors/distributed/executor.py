@@ -295,7 +295,7 @@ class CellRows:
             tuple(flushes),
             core.measures,
             arrived.clocks.progress,
-            state.clocks.progress,
+            arrived.before,
             core.cells_waiting.of({name: entry.created for name, entry in queries.items()}),
             core.settings.engine_budget.shared_by(self.partitions),
         )
