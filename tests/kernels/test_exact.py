@@ -105,6 +105,19 @@ def test_windows_of_prefix_sums_are_those_of_fsum(
     assert (counts[0], found[0]) == (0, 0.0)
 
 
+def test_a_number_of_two_words_is_rounded_once() -> None:
+    """Beside each tie, from every place of the highest bit on, for sums of both signs."""
+    highs = [high for k in range(62) for high in (1 << k, (1 << k) + 1, (1 << k) - 1, 3 << k)]
+    near = [0, 1, 1 << 10, 1 << 11, *(1 << k for k in range(12, 64, 3)), (1 << 64) - (1 << 11), (1 << 64) - 1]
+    numbers = [(high << 64) + low + by for high in highs for low in near for by in (-1, 0, 1)]
+    numbers += [-number for number in numbers]
+    words = np.array([(1, number % 2**64, (number >> 64) % 2**64) for number in numbers], np.uint64)
+    places, nowhere = np.arange(len(numbers)), np.full(len(numbers), NONE)
+    counts, found = np.empty(len(numbers), np.int64), np.empty(len(numbers))
+    rounded_windows(words, places, places, nowhere, nowhere, 1, -1, counts, found)
+    assert found.tolist() == [math.ldexp(number, -64) for number in numbers]
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -28,7 +28,9 @@ _ROOM_BITS: Final = 41
 _COUNT, _NANS, _PLUS, _MINUS = 0, 1, 2, 3
 # A row is an array and a place: a view of it would count its users, which costs more than adding to it.
 _U0, _U1, _U63 = np.uint64(0), np.uint64(1), np.uint64(63)
-_U52, _U64 = np.uint64(52), np.uint64(64)
+_U11, _U52, _U64 = np.uint64(11), np.uint64(52), np.uint64(64)
+_LOWEST = np.uint64((1 << 11) - 1)
+_WORD: Final = 2.0**64
 _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
 _INFINITE = np.uint64(0x7FF)
@@ -116,6 +118,7 @@ def _odd_part(value: Any) -> Any:
 def _span(values: Array, present: Array, span: Array) -> None:
     """The least and the greatest bit that values have, and whether one of them is no finite number."""
     bits = values.view(np.uint64)
+    least, most = span[0], span[1]
     for i in range(values.size):
         if not present[i]:
             continue
@@ -126,13 +129,12 @@ def _span(values: Array, present: Array, span: Array) -> None:
         if bits[i] << _U1 == _U0:
             continue
         high = (exponent if exponent > 0 else np.int64(1)) - 1075 + 53
-        if high > span[1]:
-            span[1] = high
+        most = max(most, high)
         # Only a value that reaches below the others is looked at closely.
-        if high - 53 < span[0]:
-            _, low = _odd_part(bits[i])
-            if low < span[0]:
-                span[0] = low
+        below = np.uint64(min(max(least - (high - 53), 0), 63))
+        if (bits[i] & _FRACTION | _HIDDEN) & ((_U1 << below) - _U1) != _U0:
+            least = min(least, _odd_part(bits[i])[1])
+    span[0], span[1] = least, most
 
 
 @inlined
@@ -425,6 +427,12 @@ def _nearest(low: Any, high: Any, unit: Any) -> Any:
         high = ~high + (_U1 if low == _U0 else _U0)
     if high == _U0:
         result = np.float64(low) * unit
+    elif high < _HIDDEN:
+        # Two floats without an error, and a last bit that tells a tie from what is more: the sum is rounded once.
+        upper = np.float64(np.int64(high)) * _WORD
+        lower = np.float64(np.int64(low >> _U11)) * 2048.0
+        total = upper + lower
+        result = (total + (lower - (total - upper) + (1024.0 if low & _LOWEST != _U0 else 0.0))) * unit
     else:
         # At least 63 bits from the highest one on: what is below them only tells a tie from what is more.
         shift = np.uint64(max(0, 64 - math.frexp(np.float64(high))[1]))
@@ -460,12 +468,20 @@ def rounded_windows(
                 own, one, other = _row_of_three(rows, previous[first[i]])
                 count -= own
                 low, high = _less(low, high, one, other)
+                if hole[i] != NONE:
+                    own, one, other = _row_of_three(rows, hole[i])
+                    count -= own
+                    low, high = _less(low, high, one, other)
+                    own, one, other = _row_of_three(rows, previous[hole[i]])
+                    count += own
+                    one, other = _less(_U0, _U0, one, other)
+                    low, high = _less(low, high, one, other)
             counts[i], lows[i - begin], highs[i - begin] = np.int64(count), low, high
         for i in range(begin, end):
             out[i] = _nearest(lows[i - begin], highs[i - begin], unit)
         for i in range(begin, end):
             gone = hole[i]
-            if last[i] == NONE or (short and gone == NONE):
+            if short or last[i] == NONE:
                 continue
             _copy(rows, last[i], scratch, 0)
             for place in (previous[first[i]], gone):
