@@ -29,7 +29,7 @@ from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
 # Below this many right rows dropping some does not pay.
-_LEAST_STORED = 1 << 16
+_LEAST_STORED = 1 << 17
 
 
 class SummaryOperator(LeftOperator):

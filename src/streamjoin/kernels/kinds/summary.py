@@ -149,27 +149,33 @@ def undo(
                 low[key] = NONE
 
 
+@inlined
+def _rung(ladder: Array, place: Any, word: int) -> Any:
+    """A word of a rung; a place without a sign is not tested for being one counted from the end."""
+    return ladder[np.uint64(place), word]
+
+
 @kernel
 def climb(words: Array, present: Array, previous: Array, ladder: Array, begin: int) -> None:
     """Fill the ladder's rows from `begin` on, for tuples of which those `present` have values."""
     for i in range(words.size):
         place, before = begin + i, previous[i]
-        entry = NONE if before == NONE else ladder[before, ENTRY]
+        entry = NONE if before == NONE else _rung(ladder, before, ENTRY)
         if not present[i]:
             ladder[place, ENTRY] = entry
             continue
         word, parent = words[i], entry
         # What is passed here is never looked at again from the end of the chain, so there is no need to jump.
-        while parent != NONE and ladder[parent, WORD] >= word:
-            parent = ladder[parent, PARENT]
+        while parent != NONE and _rung(ladder, parent, WORD) >= word:
+            parent = _rung(ladder, parent, PARENT)
         ladder[place, WORD], ladder[place, PARENT], ladder[place, ENTRY] = word, parent, place
         depth, jump, above = 0, NONE, 0
         if parent != NONE:
-            depth, jump = ladder[parent, DEPTH], ladder[parent, JUMP]
+            depth, jump = _rung(ladder, parent, DEPTH), _rung(ladder, parent, JUMP)
         over, over_depth, jump_depth = NONE, 0, 0
         if jump != NONE:
-            over, jump_depth = ladder[jump, JUMP], ladder[jump, DEPTH]
-            over_depth = 0 if over == NONE else ladder[over, DEPTH]
+            over, jump_depth = _rung(ladder, jump, JUMP), _rung(ladder, jump, DEPTH)
+            over_depth = 0 if over == NONE else _rung(ladder, over, DEPTH)
         above = over if depth - jump_depth == jump_depth - over_depth else parent
         ladder[place, DEPTH], ladder[place, JUMP] = depth + 1, above
 
@@ -177,12 +183,12 @@ def climb(words: Array, present: Array, previous: Array, ladder: Array, begin: i
 @inlined
 def _best(ladder: Array, begin: Any, end: Any) -> Any:
     """The best value of a chain between two of its places; NONE if there is none."""
-    place = ladder[end, ENTRY]
+    place = _rung(ladder, end, ENTRY)
     if place < begin:
         return NONE
-    while ladder[place, PARENT] >= begin:
-        jump = ladder[place, JUMP]
-        place = jump if jump >= begin else ladder[place, PARENT]
+    while _rung(ladder, place, PARENT) >= begin:
+        jump = _rung(ladder, place, JUMP)
+        place = jump if jump >= begin else _rung(ladder, place, PARENT)
     return place
 
 
@@ -201,16 +207,16 @@ def best_values(
         if begin != NONE and hole[j] != NONE:
             best = _best(ladder, begin, previous[hole[j]])
             other = _best(ladder, following[hole[j]], end)
-            if best == NONE or (other != NONE and ladder[other, WORD] < ladder[best, WORD]):
+            if best == NONE or (other != NONE and _rung(ladder, other, WORD) < _rung(ladder, best, WORD)):
                 best = other
         elif begin != NONE:
             key = left_keys[j]
             if known[key, FROM] <= begin <= known[key, BEST] and known[key, TO] <= end:
                 best = known[key, BEST]
-                newest = ladder[end, ENTRY]
+                newest = _rung(ladder, end, ENTRY)
                 if newest > known[key, TO]:
                     newest = _best(ladder, known[key, TO] + 1, end)
-                    if ladder[newest, WORD] < ladder[best, WORD]:
+                    if _rung(ladder, newest, WORD) < _rung(ladder, best, WORD):
                         best = newest
             else:
                 best = _best(ladder, begin, end)
