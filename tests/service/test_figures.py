@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamjoin.adhoc import ParquetSink
+from streamjoin.adhoc import MemorySink, ParquetSink
 from streamjoin.queries.core.changes import Create
 from streamjoin.queries.core.execution import RecentCounts
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.engine.figures import Rate, RunningQuery
 from streamjoin.queries.language.sql import parse
+from streamjoin.service.metrics import Text, of_engine
 from streamjoin.service.plan_graph import PlanGraph
 from tests.service import feeds
 from tests.service.conftest import NEAR
@@ -120,6 +121,14 @@ def test_a_query_whose_sink_waits_for_more_rows_shows_its_rate(tmp_path: Path) -
     info = query.info()
     assert (info.rows, info.rows_undelivered) == (0, 7)
     assert info.rows_per_second > 0
+
+
+def test_sums_beyond_their_type_are_a_metric_of_their_query() -> None:
+    streams = {stream.name: stream for stream in feeds.STREAMS}
+    query = RunningQuery(parse(NEAR, streams, "near"), 0, 0.0, MemorySink(), overflowed=3)
+    text = Text()
+    of_engine(text, [], [query.info()], None, 0)
+    assert 'streamjoin_query_overflowed_total{query="near"} 3' in text.lines
 
 
 def test_a_preview_shows_rows_of_the_newest_tuples_and_keeps_none(engine: TickingEngine) -> None:

@@ -70,6 +70,10 @@ class TickingEngine(Engine):
             self._catalog.streams[name].fail(error, 1_767_225_600.0)
         self._stir()
 
+    def overflow(self, name: str, sums: int) -> None:
+        """Let a query be one with so many sums beyond their type."""
+        self._catalog.entries[name].overflowed = sums
+
     def recover_stream(self, name: str) -> None:
         """Let a stream that failed be read again."""
         self._catalog.streams[name].recover()

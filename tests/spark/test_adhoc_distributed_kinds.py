@@ -41,6 +41,10 @@ QUERIES = {
     "ORDER BY n) <= 2",
     "hops": "SELECT window_start AS a, count(*) AS b, arg_max(p, ts) AS c FROM l GROUP BY HOP(ts, INTERVAL '2' SECOND, "
     "INTERVAL '5' SECOND)",
+    "beyond": "SELECT x.p AS a, sum(y.p + 9223372036854775000) AS b, count(*) AS n FROM l x WINDOW JOIN r y "
+    "ON x.k = y.k RANGE BETWEEN 3 SECONDS PRECEDING AND 2 SECONDS FOLLOWING EXCLUDE PREVAILING",
+    "beyond, in groups": "SELECT window_end AS a, sum(p + 9223372036854775000) AS b, count(*) AS n FROM r "
+    "GROUP BY k, TUMBLE(ts, INTERVAL '4' SECOND)",
     "union": "SELECT p AS a, k AS b FROM r WHERE k > 3 UNION ALL SELECT x.p, y.p FROM l x LEFT JOIN r y WITHIN "
     "5 SECONDS ON x.k = y.k UNION ALL SELECT p, p FROM l",
 }
@@ -96,7 +100,14 @@ def test_rows_are_those_of_one_core_through_a_crash_and_with_another_number_of_c
             engine.process_all_available()
         assert all(info.state == "running" for info in engine.queries())
         assert engine.metrics().rows_in == 2 * 12 * STEPS
+        overflowed = {info.name: info.overflowed for info in engine.queries() if info.overflowed}
     wanted = wanted_rows()
+    # The sum of two is beyond its type.
+    assert overflowed == {
+        name: sum(times for (_, total, n), times in wanted[name].items() if total is None and n)
+        for name in ("beyond", "beyond, in groups")
+    }
+    assert all(overflowed.values())
     for name in QUERIES:
         assert written(tmp_path / "out" / name) == wanted[name], name
         assert sum(wanted[name].values()) > 3, name

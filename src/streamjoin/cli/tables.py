@@ -174,6 +174,7 @@ def query(record: Record) -> None:
         ("rows", f"{record['rows']:,} ({record['rows_per_second']:,.1f} per second)"),
         ("latency", _latency(record["latency_ms"])),
         ("sink", escape(str(record["sink"]))),
+        *((("overflowed", f"{count:,} sums are NULL"),) if (count := record.get("overflowed")) else ()),
         *((("error", _problem(record)),) if record["error"] else ()),
     ):
         table.add_row(f"[bold]{key}[/]", str(value))

@@ -146,6 +146,7 @@ _QUERY_FIGURES: Final[tuple[tuple[str, str, Callable[[QueryInfo], float | None]]
     ("state_bytes", "A query's share of the bytes of the streams that it reads.", lambda q: q.state_bytes),
     ("rows_waiting", "Rows that wait for their sink.", lambda q: q.rows_undelivered),
     ("rows_missed_total", "Rows lost because the spool of their sink was full.", lambda q: q.rows_missed),
+    ("overflowed_total", "Sums that are NULL because their type could not hold them.", lambda q: q.overflowed),
     ("sink_up", "Whether the sink takes rows; 0 while it fails and is retried.", lambda q: q.retry_at is None),
     ("degraded", "1 while the sink or a stream of a query that runs fails, else 0.", lambda q: q.state == "degraded"),
     ("rows_per_second", "Current rows per second.", lambda q: q.rows_per_second),

@@ -77,12 +77,14 @@ class Waiting:
 class KindState:
     """What waits of a query: of its core (`left`), and of the stream that a RIGHT or FULL JOIN adds.
 
-    `held` has the tuples that as-of joins without a tolerance keep, by alias.
+    `held` has the tuples that as-of joins without a tolerance keep, by alias. `overflowed` are the sums of the batch
+    before that their type could not hold, which no file has.
     """
 
     left: Waiting
     right: Waiting
     held: Mapping[str, HeldTuples] = field(default_factory=dict)
+    overflowed: int = 0
 
     @property
     def n(self) -> int:
@@ -309,7 +311,7 @@ class JoinKinds:
             self._renamed(side, aliases, lambda name, numbers: streams[name].ids_of(numbers))
             for side, aliases in zip((state.left, state.right), self._aliases_of_sides, strict=True)
         )
-        return KindState(left, right, state.held)
+        return KindState(left, right, state.held, state.overflowed)
 
     def with_numbers(self, states: Iterable[KindState], streams: Mapping[str, StoredStream]) -> KindState:
         """What of several states, as `with_ids` gave them, has its tuples here.
@@ -602,7 +604,7 @@ class JoinKinds:
         found = windows.rows(state, left, state.held, now.streams, now.bound, now.before.__getitem__)
         waits = np.ones(waiting.n, np.bool_)
         waits[found.places] = False
-        after = KindState(waiting.keep(waits), state.right, found.held)
+        after = KindState(waiting.keep(waits), state.right, found.held, found.overflowed)
         windows.end(after)
         self.nbytes = windows.nbytes
         rows = numbers[found.places[found.kept]]

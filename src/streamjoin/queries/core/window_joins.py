@@ -66,7 +66,8 @@ class WindowRows:
     """What window joins give out: which left tuples are decided, which of these have a row, and the rows' aggregates.
 
     `places` are among the left tuples, `kept` among `places`; of each join `summaries` has a tuple for each row. `held`
-    are the tuples in force after the batch, `compared` how many were looked at one by one.
+    are the tuples in force after the batch, `compared` how many were looked at one by one, `overflowed` how many sums
+    their type could not hold.
     """
 
     places: Array
@@ -74,6 +75,7 @@ class WindowRows:
     summaries: Mapping[str, HeldTuples]
     held: Mapping[str, HeldTuples]
     compared: int
+    overflowed: int
 
 
 class _TakenIn:
@@ -136,8 +138,8 @@ class WindowJoin:
         self._states: tuple[object, object] = (None, None)
         """What the cache belongs to: the state that the last batch began with, and the one it ended with."""
         self._undo: Restore | None = None
-        self.compared = 0
-        """How many tuples were looked at one by one for the last rows."""
+        self.compared = self.overflowed = 0
+        """How many tuples were looked at one by one for the last rows, and how many sums their type could not hold."""
 
     @cached_property
     def _bound(self) -> BoundSpec:
@@ -219,7 +221,9 @@ class WindowJoin:
         ranges = cache.side.windows(windows, keys, own, self.rule.prevailing, False)
         sizes = cache.side.sizes(ranges)
         self.compared = int(sizes.sum()) if is_listed(self._bound) else 0
+        before = cache.rows.overflowed
         found, sizes = cache.rows.aggregates(cache.side, ranges, sizes, rows)
+        self.overflowed = cache.rows.overflowed - before
         numbered = [found[Column("s", str(number))] for number in range(len(self.rule.aggregates))]
         return pa.Table.from_arrays(numbered, schema=self.schema), sizes
 
@@ -367,7 +371,10 @@ class WindowJoins:
             alias: HeldTuples(np.arange(numbers.size), chosen.ticks[numbers], table.take(numbers))
             for alias, table in found.items()
         }
-        return WindowRows(places, numbers, summaries, after, sum(join.compared for join in self._joins.values()))
+        compared, overflowed = (
+            sum(counts) for counts in zip(*((j.compared, j.overflowed) for j in self._joins.values()), strict=True)
+        )
+        return WindowRows(places, numbers, summaries, after, compared, overflowed)
 
     def _oldest(self, bound: Callable[[str], int]) -> int:
         """Left tuples to come are not before this, nor are those that wait, for the end of any of their windows."""

@@ -411,6 +411,7 @@ class Catalog:
         return {
             "produced": {name: entry.produced for name, entry in self.entries.items()},
             "missed": {name: entry.missed for name, entry in self.entries.items() if entry.missed},
+            "overflowed": {name: entry.overflowed for name, entry in self.entries.items() if entry.overflowed},
             "streams": {name: [f.rows, f.late, f.untimed, f.malformed] for name, f in self.streams.items()},
         }
 
@@ -418,7 +419,7 @@ class Catalog:
 def _restore_counts(entry: RunningQuery, counts: Body, journal: Journal) -> None:
     """What was counted of a query; checkpoints of earlier versions have only the rows that its sink took."""
     name = entry.name
-    entry.missed = counts.get("missed", {}).get(name, 0)
+    entry.missed, entry.overflowed = (counts.get(what, {}).get(name, 0) for what in ("missed", "overflowed"))
     entry.undelivered = sum(rows.num_rows for _, rows in journal.undelivered(name))
     taken = counts.get("rows", {}).get(name, 0)
     entry.produced = counts.get("produced", {}).get(name, taken + entry.undelivered)

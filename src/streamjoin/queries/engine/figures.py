@@ -258,6 +258,8 @@ class RunningQuery:
     pooled: int = 0
     """Rows that wait in the checkpoint until they get a file together."""
     missed: int = 0
+    overflowed: int = 0
+    """Sums that their type could not hold."""
     sink_error: str | None = None
     writing_since: float | None = None
     """Since when its sink has been busy with the same rows, by the monotonic clock."""
@@ -371,6 +373,7 @@ class RunningQuery:
             self.owner,
             self.seconds,
             self.state_bytes,
+            overflowed=self.overflowed,
         )
 
 

@@ -116,6 +116,8 @@ class QueryInfo(Record):
     """Its share of the bytes that the streams hold which it reads: each is divided by the queries that read it."""
     groups: OpenGroups | None = None
     """What is open of a query with GROUP BY; None for others, and while it is paused."""
+    overflowed: int = 0
+    """Sums of integers and decimals beyond the range of their type since the create; they are NULL."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from streamjoin.queries.core.arrivals import Arrived, Aside, Clocks
 from streamjoin.queries.core.budgets import keep_within
 from streamjoin.queries.core.changes import Change, QueryRegistry
 from streamjoin.queries.core.explain import Explanation
-from streamjoin.queries.core.groups.feeds import GroupState, WaitingState, stores_of
+from streamjoin.queries.core.groups.feeds import GroupState, WaitingState, overflowed_in, stores_of
 from streamjoin.queries.core.kinds import joined_states
 from streamjoin.queries.core.row_lists import ListedRows, read
 from streamjoin.queries.core.settings import Settings
@@ -51,11 +51,15 @@ PassageOf = Callable[[RunningQuery], Passage | None]
 
 @dataclass(frozen=True)
 class BatchRows(Generic[R]):
-    """What a batch gave: how many rows by query, where they are, and the queries whose rows can't be computed."""
+    """What a batch gave: how many rows by query, where they are, and the queries whose rows can't be computed.
+
+    `overflowed` has the sums of queries that their type could not hold.
+    """
 
     counts: Mapping[str, int]
     failures: Mapping[str, InputError]
     rows: R
+    overflowed: Mapping[str, int] = field(default_factory=dict)
 
     def without(self, failures: Mapping[str, InputError]) -> BatchRows[R]:
         """Where these queries failed too."""
@@ -200,7 +204,7 @@ class TableRowsOut(RowsOut[TableRows]):
         failures = dict(failed)
         waiting = packed_waiting(self._core.waiting, failures)
         counts = {name: rows.num_rows for name, rows in lists.items() if name not in failures}
-        return BatchRows(counts, failures, TableRows(lists, waiting))
+        return BatchRows(counts, failures, TableRows(lists, waiting), overflowed_in(self._core.waiting))
 
     def interrupt(self) -> None:
         """Have the core stop at its next step."""
@@ -497,7 +501,7 @@ class BatchLoop:
             failures |= self.rows_out.deliver(computed, arrived, self._passage)
         with self._timed("finishing"):
             failures = self.core.finish(arrived, failures)
-            self._count(arrived, aside)
+            self._count(arrived, aside, computed)
             reasons = {name: str(error) for name, error in failures.items()}
             for name, why in reasons.items():
                 _log.error("query %r failed in batch %d and is %s", name, arrived.batch, _as_paused(why))
@@ -610,10 +614,14 @@ class BatchLoop:
             self._passages[entry.streams] = Passage.of(given, self._begun_at, self._joined_at)
         return self._passages[entry.streams]
 
-    def _count(self, arrived: Arrived, aside: Mapping[str, Aside]) -> None:
+    def _count(self, arrived: Arrived, aside: Mapping[str, Aside], computed: BatchRows[Any]) -> None:
         for name, counted in aside.items():
             bound = arrived.clocks.horizons[name].bound
             self.catalog.streams[name].arrived(arrived.buckets.get(name), counted, bound)
+        # Of a batch that decided nothing, what waits is that of the one before.
+        for name, overflowed in computed.overflowed.items() if arrived.logged else ():
+            if name not in computed.failures:
+                self.catalog.entries[name].overflowed += overflowed
 
     def metrics(self, running: bool, started_at: float | None) -> EngineMetrics:
         """Sums since the checkpoint was made, and figures of the last batch; from any thread."""

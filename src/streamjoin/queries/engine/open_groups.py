@@ -44,7 +44,7 @@ def rows_so_far(entry: LiveQuery, snapshot: Snapshot, limit: int) -> pa.Table:
     run = None
     if entry.query.grouping is not None and isinstance(state, GroupState):
         run = entry.member.complete(state.store, state.closed, FOREVER)
-    return entry.query.schema.empty_table() if run is None else entry.member.rows(run).slice(0, limit)
+    return entry.query.schema.empty_table() if run is None else entry.member.rows(run)[0].slice(0, limit)
 
 
 def _told(member: GroupMember, tick: int | None) -> str | int | None:

@@ -26,6 +26,7 @@ _QUERY: Final[dict[str, Any]] = {
     "cpu_seconds": 1.84,
     "state_bytes": 1_204_224,
     "groups": None,
+    "overflowed": 0,
 }
 _STREAM: Final[dict[str, Any]] = {
     "name": "trades",

@@ -15,6 +15,7 @@ changed, so a batch can be computed again; what a query gives does not depend on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,7 +48,7 @@ from streamjoin.queries.core.groups.runs import (
 from streamjoin.queries.core.kinds import STATE_SCHEMA, KindState, unpacked_states
 from streamjoin.queries.core.retention import StreamProgress
 from streamjoin.queries.language.grouping import END, KEY, START, VALUE, WINDOW, GroupWindow
-from streamjoin.queries.language.plan import Query
+from streamjoin.queries.language.plan import Query, query_name
 from streamjoin.windows.clock import FOREVER, NEVER, to_ticks
 
 if TYPE_CHECKING:
@@ -251,10 +252,14 @@ class GroupStore:
 
 @dataclass(frozen=True)
 class GroupState:
-    """What a grouped query waits for: its windows that end after `closed` are open."""
+    """What a grouped query waits for: its windows that end after `closed` are open.
+
+    `overflowed` are the sums of the batch before that their type could not hold, which no file has.
+    """
 
     store: GroupStore
     closed: int = NEVER
+    overflowed: int = 0
 
     @property
     def n(self) -> int:
@@ -290,6 +295,14 @@ def unpacked_waiting(table: pa.Table, query: Query, stores: dict[str, GroupStore
     if query.grouping is None:
         return unpacked_states(table, {query.name: query}).get(query.name)
     return GroupState.from_table(table, query.name, {} if stores is None else stores)
+
+
+def overflowed_in(states: Mapping[str, WaitingState]) -> dict[str, int]:
+    """How many sums of the batch before their type could not hold, by query; of those that have some."""
+    sums = Counter[str]()
+    for name, state in states.items():
+        sums[query_name(name)] += state.overflowed
+    return dict(+sums)
 
 
 def stores_of(states: Mapping[str, WaitingState]) -> list[GroupStore]:
@@ -359,13 +372,13 @@ class GroupMember:
 
     # Rows ---------------------------------------------------------------------------------------------------------
 
-    def rows(self, run: GroupRun) -> pa.Table:
-        """The rows of complete groups, which are in order.
+    def rows(self, run: GroupRun) -> tuple[pa.Table, int]:
+        """The rows of complete groups, which are in order, and how many sums their type could not hold.
 
         Raises:
             InputError: a computed number does not fit its column.
         """
-        columns, n = self.values(run), run.n
+        (columns, overflowed), n = self.values(run), run.n
         if self.grouping.having is not None or self.grouping.top is not None:
             chosen = np.arange(n)
             if self.grouping.having is not None:
@@ -373,19 +386,20 @@ class GroupMember:
             chosen = self._first(run, columns, chosen)
             columns, n = _taken(columns, chosen), chosen.size
         arrays = [computed(one.expression, one.type, columns, n) for one in self.query.outputs]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
+        return pa.Table.from_arrays(arrays, schema=self.schema), overflowed
 
-    def values(self, run: GroupRun) -> dict[Column, pa.Array]:
-        """The keys, values and windows of groups."""
-        grouping = self.grouping
+    def values(self, run: GroupRun) -> tuple[dict[Column, pa.Array], int]:
+        """The keys, values and windows of groups, and how many sums their type could not hold."""
+        grouping, overflowed = self.grouping, 0
         columns = {Column(KEY, str(number)): key for number, key in enumerate(run.key_columns)}
         described = zip(grouping.aggregates, self._types, grouping.value_types, strict=True)
         for number, (aggregate, types, type_) in enumerate(described):
-            values = values_of(run, aggregate, types, type_)
+            values, beyond = values_of(run, aggregate, types, type_)
+            overflowed += beyond
             columns[Column(VALUE, str(number))] = values if values.type == type_ else values.cast(type_)
         for name, ticks in ((START, run.panes), (END, run.panes + self.window.size)):
             columns[Column(WINDOW, name)] = self.time(ticks)
-        return columns
+        return columns, overflowed
 
     def time(self, ticks: Array) -> pa.Array:
         """Ticks as times of the window's type."""
@@ -603,8 +617,8 @@ class FeedStep:
                 if key not in complete:
                     complete[key] = member.complete(store, state.closed, closed)
                 run = complete[key]
-                rows = member.empty if run is None else member.rows(run)
-                results[name] = MemberResult(GroupState(store, closed), rows)
+                rows, overflowed = (member.empty, 0) if run is None else member.rows(run)
+                results[name] = MemberResult(GroupState(store, closed, overflowed), rows)
             except MemoryError:
                 raise
             except Exception as error:
@@ -614,7 +628,7 @@ class FeedStep:
             return results
         left = store.since(min(members[name].low(closed) for name, closed in open_.items()))
         return {
-            name: one if one.state is None else replace(one, state=GroupState(left, one.state.closed))
+            name: one if one.state is None else replace(one, state=replace(one.state, store=left))
             for name, one in results.items()
         }
 

@@ -601,23 +601,25 @@ def added_up(runs: Sequence[GroupRun], wanted: Collection[str] | None = None) ->
     return GroupRun(marks[codes // distinct], own_ids, keys, counts, parts)
 
 
-def values_of(run: GroupRun, aggregate: Aggregate, arguments: Sequence[pa.DataType], type_: pa.DataType) -> pa.Array:
-    """The value of an aggregate for each group."""
+def values_of(
+    run: GroupRun, aggregate: Aggregate, arguments: Sequence[pa.DataType], type_: pa.DataType
+) -> tuple[pa.Array, int]:
+    """The value of an aggregate for each group, and how many sums their type could not hold."""
     slot = slot_of(aggregate)
     if slot is None:
-        return pa.array(run.counts)
+        return pa.array(run.counts), 0
     part: Any = run.parts[slot.key]
     if slot.kind == "count":
-        return pa.array(part.counts)
+        return pa.array(part.counts), 0
     if slot.kind == "sum":
         rows = part.rows.copy()
         if aggregate.function == "AVG":
-            return average_column(rows, part.layout, arguments[0])
-        return sum_column(rows, part.layout, type_)[0]
+            return average_column(rows, part.layout, arguments[0]), 0
+        return sum_column(rows, part.layout, type_)
     if slot.kind != "values":
-        return part.values[0]
+        return part.values[0], 0
     owners, values = part.owners, part.values
     if aggregate.function != "COUNT":
         every = np.repeat(np.arange(owners.size), part.counts)
         owners, values = owners[every], values.take(pa.array(every))
-    return FUNCTIONS[aggregate.function](aggregate, [values], owners, run.n)
+    return FUNCTIONS[aggregate.function](aggregate, [values], owners, run.n), 0

@@ -24,7 +24,7 @@ from streamjoin.queries.core.arrivals import Arrived, Clocks, number_tuples
 from streamjoin.queries.core.buckets import Bucket, IndexKey
 from streamjoin.queries.core.budgets import ANY_AMOUNT, EngineBudget, Usage
 from streamjoin.queries.core.changes import LiveQuery, QueryRegistry
-from streamjoin.queries.core.groups.feeds import PartialGroups, partial_groups
+from streamjoin.queries.core.groups.feeds import PartialGroups, overflowed_in, partial_groups
 from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
 from streamjoin.queries.core.probe_plan import Choice
 from streamjoin.queries.core.retention import StreamProgress
@@ -269,7 +269,8 @@ class Cell:
         if table.num_rows:
             path = f"{assignment.wait_directory}/{assignment.batch:012}-{self.number:04}-{token[:8]}"
             write_table(place(path), table)
-        return WaitingTuples(token, {name: state.n for name, state in states.items()}, path, pins)
+        overflowed = overflowed_in(states)
+        return WaitingTuples(token, {name: state.n for name, state in states.items()}, path, pins, overflowed)
 
     def _samples(self, assignment: CellAssignment) -> dict[str, StreamSample]:
         """Samples of the streams that are this cell's turn."""

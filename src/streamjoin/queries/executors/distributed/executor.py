@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +19,7 @@ from streamjoin.queries.core.arrivals import Arrived
 from streamjoin.queries.core.budgets import exceeded_together
 from streamjoin.queries.core.changes import LiveQuery
 from streamjoin.queries.core.explain import TaskFigures
+from streamjoin.queries.core.groups.feeds import overflowed_in
 from streamjoin.queries.core.shared import failure_of
 from streamjoin.queries.engine.executor import TaskReport
 from streamjoin.queries.engine.figures import RunningQuery
@@ -187,11 +189,15 @@ class CellRows:
         waiting = tuple(cell.waiting for cell in written if cell.waiting is not None)
         self._core.take_cells_waiting(CellsWaiting(arrived.batch, waiting))
         counts: dict[str, int] = {}
+        overflowed = Counter(overflowed_in(self._core.waiting))
+        for one in waiting:
+            overflowed.update(one.overflowed)
         for cell in written:
             for name, rows in cell.counts.items():
                 counts[name] = counts.get(name, 0) + rows
         failed = {name: InputError(why) for name, why in failures.items()}
-        return BatchRows({name: rows for name, rows in counts.items() if name not in failed}, failed, written)
+        counts = {name: rows for name, rows in counts.items() if name not in failed}
+        return BatchRows(counts, failed, written, overflowed)
 
     def _grouped(
         self, arrived: Arrived, cells: Sequence[WrittenRows], failed: dict[str, InputError]

@@ -78,13 +78,14 @@ class WaitingTuples:
     """What waits in a cell of queries with outer, semi, anti or as-of joins: how many tuples by query, and their file.
 
     `token` names this one writing: a cell that has it in memory needs no file. `pins` has the oldest tuple of each
-    stream that must be held, by its id.
+    stream that must be held, by its id. `overflowed` has the sums of the batch that their type could not hold.
     """
 
     token: str
     queries: Mapping[str, int]
     path: str | None = None
     pins: Mapping[str, int] = field(default_factory=dict)
+    overflowed: Mapping[str, int] = field(default_factory=dict)
 
     def without(self, names: Collection[str]) -> WaitingTuples:
         """Without some queries, with all of their branches, or some branches."""
