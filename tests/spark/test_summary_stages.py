@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import streamjoin as sj
+from streamjoin.spark.stages.figures import NAMES, standing
 from streamjoin.spark.stages.undecided import undecided
 from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.log import WindowLog
@@ -111,3 +112,17 @@ def test_aggregates_may_change_at_a_restart_and_the_window_may_not(tmp_path: Pat
     assert other.fingerprint == one.fingerprint != plan(MATCH, -6).fingerprint
     rows = gated_batch(other, tmp_path, 1, {(0, 0): gated_table((2, 7, 1), (9, 7, 2)), (1, 0): gated_table((9, 0, 0))})
     assert rows["top"].to_pylist() == [9, 9]
+
+
+def test_sums_beyond_their_type_are_counted_since_the_start_and_once(tmp_path: Path) -> None:
+    plan = gated_plan(gated_spec(window=None, how="left", match=sj.Summary(MATCH, between=(-5, 0)), on="id"))
+    log = WindowLog(tmp_path, 1, plan)
+    counted = []
+    for batch, t in enumerate((1, 20, 40)):
+        right = gated_table((t, 2**63 - 1, 7), (t, 1, 7), (t, 2**63 - 1, 8))
+        for epoch in (2 * batch + 1, 2 * batch + 2):
+            gated_batch(plan, tmp_path, batch, {(0, 0): gated_table((t, 0, 7), (t, 0, 8)), (1, 0): right}, epoch=epoch)
+        counted.append(log.version(batch).overflowed)
+    assert counted == [0, 1, 2]
+    figures = standing(1, log.version(2), 1, 0).column("figures")[0].as_py()
+    assert figures[NAMES.index("overflowed")] == 2

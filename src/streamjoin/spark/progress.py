@@ -45,7 +45,7 @@ class JoinProgress:
         seconds: how long the batch took.
         rows_per_second: `rows` divided by `seconds`.
         window: stored tuples of the left and the right side, including expired ones that are not dropped yet. Over
-            Spark Connect the window, its bytes and runs, and the late rows are those before the batch.
+            Spark Connect the window, its bytes and runs, `late` and `overflowed` are those before the batch.
         window_bytes: their size on disk.
         runs: the number of sorted runs of the window.
         merged_runs: how many of them were merged in the background.
@@ -53,6 +53,7 @@ class JoinProgress:
         skew: the rows of the largest range divided by the average; 1.0 is even. Over Spark Connect it is that of the
             batch before.
         late: late rows since the start.
+        overflowed: sums of a join with summaries since the start that are NULL because their type could not hold them.
         waiting: rows that wait in the gate; None without a gate.
         gate_lag: how far the bound is behind the newest row, in ticks of the time column; None in an inner join without
             a gate.
@@ -78,6 +79,7 @@ class JoinProgress:
     bound: int | None
     start_seconds: float
     compile_seconds: float
+    overflowed: int = 0
 
 
 class Progress:
@@ -171,6 +173,7 @@ def observed_figures(progress: Any) -> list[JoinProgress]:
                 bound=values["bound"],
                 start_seconds=values["start_ms"] / 1000,
                 compile_seconds=values["compile_ms"] / 1000,
+                overflowed=values["overflowed"],
             )
         )
     return figures
@@ -215,6 +218,7 @@ def batch_figures(log: WindowLog, progress: Any) -> JoinProgress | None:
         bound=bound,
         start_seconds=began.starting,
         compile_seconds=began.compiling,
+        overflowed=manifest.overflowed,
     )
 
 

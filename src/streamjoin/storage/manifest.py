@@ -109,6 +109,7 @@ class Manifest:
         pace: how far the newest batch advanced the clocks.
         skew: the rows of the newest batch in its largest range divided by the average, in thousandths.
         counts: the rows of each side since the start, where rows are numbered as they arrive.
+        overflowed: the sums of a join with summaries that their type could not hold, since the start.
     """
 
     batch: int
@@ -122,6 +123,7 @@ class Manifest:
     pace: tuple[int, int] = (0, 0)
     skew: int = 1000
     counts: tuple[int, int] | None = None
+    overflowed: int = 0
 
     @functools.cached_property
     def files(self) -> frozenset[str]:
@@ -165,6 +167,7 @@ class Manifest:
             "pace": self.pace,
             "skew": self.skew,
             **({} if self.counts is None else {"counts": self.counts}),
+            **({"overflowed": self.overflowed} if self.overflowed else {}),
             "runs": [
                 {
                     "batch": run.batch,
@@ -195,6 +198,7 @@ class Manifest:
         return cls(
             body["batch"], body["epoch"], (left, right), body["fresh"], body["late"], runs, fresh, wanted,
             (pace[0], pace[1]), body.get("skew", 1000), None if counts is None else (counts[0], counts[1]),
+            body.get("overflowed", 0),
         )  # fmt: skip
 
 
@@ -247,7 +251,8 @@ def assemble(
     skew = 1000 * max(f["fresh"] for f in footers) * len(footers) // fresh if fresh else 1000
     counts = footers[0].get("counts")
     counts = None if counts is None else (counts[0], counts[1])
-    return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right), skew, counts)
+    overflowed = base.overflowed + sum(footer.get("overflowed", 0) for footer in footers)
+    return Manifest(batch, epoch, clocks, fresh, late, runs, sample, wanted, (left, right), skew, counts, overflowed)
 
 
 def _made(batch: int, pieces: Sequence[tuple[str, Mapping[str, Any]]]) -> StoredRun:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = ("left_rows", "right_rows", "copies")
 """Figures that are summed: rows that ranges store, and copies that only probe."""
-WINDOW = ("window_left", "window_right", "window_bytes", "runs", "merged_runs", "ranges", "late")
+WINDOW = ("window_left", "window_right", "window_bytes", "runs", "merged_runs", "ranges", "late", "overflowed")
 GATE = ("bound", "position", "waiting", "gate_lag")
 RECEIVED = ("left_in", "right_in")
 """Figures of joins with a gate that are summed: the new rows."""
@@ -139,6 +139,7 @@ def standing(
         before.merged_runs,
         ranges,
         sum(before.late.values()),
+        before.overflowed,
     ]
     gated = [None] * len(GATE) if gate is None else [gate.bound, gate.position, gate.waiting, gate.lag]
     gated += list(received or (None, None))

@@ -68,6 +68,8 @@ class SummaryRange:
         n = waiting.n if after is None else int(np.searchsorted(waiting.ticks, after[0]))
         self._complete, self._waiting = waiting.part(0, n), waiting.part(n, waiting.n)
         self._right = _in_order(right, before[1])
+        self.overflowed = 0
+        """How many sums their type could not hold."""
         self._side, self._results = self._summarised(bound.spec.match)
         # The begin of the windows to come.
         self._begin = None if after is None else max(NEVER, min(FOREVER, after[0] + bound.summary.low))
@@ -101,6 +103,7 @@ class SummaryRange:
             bounds_of(complete.ticks, self._plan.low, self._plan.high), keys, own, match.prevailing, match.itself
         )
         found, sizes = summaries.aggregates(side, ranges, side.sizes(ranges), complete.rows)
+        self.overflowed = summaries.overflowed
         result, seqs = summaries.table(bound, complete.rows, found, complete.n), seqs_of(complete)
         if bound.spec.how == "inner":
             some = sizes > 0

@@ -118,6 +118,7 @@ class RangeOfBatch:
         self._clocks: list[int | None] | None = None
         self._gate: tuple[dict[str, Any], MappedPiece] | None = None
         self._late: dict[str, int] = {}
+        self._overflowed = 0
         self.positions = (0, 0)
         """The first and the end gate position of the batch."""
         self.bound: int | None = None
@@ -373,6 +374,7 @@ class RangeOfBatch:
         plan, clocks = self._blueprint, self._of_gate()[0]["clocks"]
         ended = self._log.end == self._batch
         share = SummaryRange(rows, plan.horizons(self._before.clocks), None if ended else plan.horizons(clocks))
+        self._overflowed = share.overflowed
         if plan.keeps_newest:
             self._publish(rows.new, [[], []], share.kept())
         else:
@@ -422,6 +424,7 @@ class RangeOfBatch:
             "clocks": self._clocks or [side.clock for side in new],
             "fresh": sum(side.owned.rows.n for side in new),
             "fresh_sample": [entry for side in new for entry in sample(side.owned.rows.words, size)],
+            **({"overflowed": self._overflowed} if self._overflowed else {}),
             "late": self._late | {name: n for side in new for name, n in side.late_counts.items() if n},
             "extents": [run.statistics(plan.counted[part % 2]).facts for part, run in enumerate(runs)],
             "sample": [entry for run in runs[:2] for entry in sample(run.words, size)],
