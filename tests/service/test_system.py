@@ -17,11 +17,12 @@ from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.unshared import open_core
 from streamjoin.queries.engine.info import QueryInfo
+from streamjoin.queries.language.condition_words import readable
 from streamjoin.service import app as application
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
 from streamjoin.service.hub import Hub
-from streamjoin.service.plan_graph import PlanGraph, readable
+from streamjoin.service.plan_graph import PlanGraph
 from streamjoin.service.routes.models import LimitsModel
 from streamjoin.service.server import _Progress
 from streamjoin.service.web.cached import Together

@@ -15,13 +15,10 @@ from typing import Any
 
 from streamjoin.queries.core.explain import Explanation, LastStep, RootFigures, StepFigures
 from streamjoin.queries.engine.info import QueryInfo, StreamInfo
+from streamjoin.queries.language.condition_words import brief, readable
 from streamjoin.queries.optimizer.plans import Decision
 
-_ROLE = re.compile(r"\bs(\d+)\.")
 _NEXT_TERM = re.compile(r" AND (?=s\d+\.)")
-_BAND = re.compile(r"^(\S+) - (\S+) BETWEEN (\S+) AND (\S+)$")
-
-
 _COLUMN = re.compile(r"^\w+\.(\w+)$")
 
 
@@ -243,51 +240,6 @@ class PlanGraph:
         self._ends(step, id_)
         for child in step.steps:
             self._step(child, id_, group, path, conditions)
-
-
-def readable(condition: str, path: list[str]) -> str:
-    """A step's condition with the streams' names in place of their roles, the same whichever side drives it.
-
-    >>> readable("s0.k = s1.k", ["b", "a"]), readable("s0.x - s1.y BETWEEN -5 AND 0", ["b", "a"])
-    ('a.k = b.k', 'a.y - b.x BETWEEN 0 AND 5')
-    """
-
-    def name(role: re.Match[str]) -> str:
-        number = int(role[1])
-        return f"{path[number]}." if number < len(path) else role[0]
-
-    text = _ROLE.sub(name, condition)
-    left, equals, right = text.partition(" = ")
-    if equals and " " not in left + right:
-        return " = ".join(sorted((left, right)))
-    band = _BAND.match(text)
-    if band is not None and band[1] > band[2]:
-        return f"{band[2]} - {band[1]} BETWEEN {_negated(band[4])} AND {_negated(band[3])}"
-    return text
-
-
-def brief(condition: str) -> str:
-    """A readable condition in few letters: what tells joins of the same streams apart.
-
-    >>> brief("a.k = b.k"), brief("a.k = b.l"), brief("a.x - b.y BETWEEN -2 AND 2"), brief("a.x - b.x BETWEEN 0 AND 5")
-    ('k', 'k = l', '|x − y| ≤ 2', '0 ≤ x − x ≤ 5')
-    """
-    band = _BAND.match(condition)
-    if band is not None:
-        left, right = (side.rpartition(".")[2] for side in band.groups()[:2])
-        low, high = band[3], band[4]
-        return f"|{left} − {right}| ≤ {high}" if _negated(high) == low else f"{low} ≤ {left} − {right} ≤ {high}"
-    left, equals, right = condition.partition(" = ")
-    if equals and " " not in left + right:
-        left, right = left.rpartition(".")[2], right.rpartition(".")[2]
-        return left if left == right else f"{left} = {right}"
-    return condition
-
-
-def _negated(number: str) -> str:
-    if number in ("0", "0.0"):
-        return number
-    return number[1:] if number.startswith("-") else f"-{number}"
 
 
 def _about(node: _Node, decisions: Sequence[Decision]) -> list[Decision]:
