@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -136,7 +137,8 @@ def test_a_dry_run_and_explain(live: Live, cli: Cli) -> None:
     live.engine.tick()
     explained = cli("query", "explain", "near")
     assert "quotes ⋈ trades" in explained.out
-    assert "near joins group 0, because it has no step in common with another query\n" in explained.out
+    reason = "near computes its own join steps, because no other query has them"
+    assert f"batch 0: {reason}\n" in explained.out or f"batch 1: {reason}\n" in explained.out
     assert "share_eagerly" not in explained.out and "\\n" not in explained.out
     data = json.loads(cli("query", "explain", "near", "--json").out)
     kept = {node["id"] for node in data["nodes"]}
@@ -171,7 +173,12 @@ def test_streams_and_plan(live: Live, cli: Cli) -> None:
     assert cli("streams", "--late", "nowhere").code == 1
     assert cli("streams", "--late", "quotes", "--malformed", "quotes").code == 2
     cli("query", "add", NEAR)
-    assert "1 queries, sharing: cost" in cli("plan").out
+    live.engine.tick()
+    told = cli("plan").out
+    assert "1 queries, sharing: cost" in told
+    assert "└─ quotes by quotes.bid - trades.px BETWEEN -1 AND 1 and quotes.sym = trades.sym: one query uses it" in told
+    assert "computes its own join steps, because no other query has them" in told
+    assert not re.findall(r"share_eagerly|\bgroup \d|\bs\d\.", told + cli("plan", "--dot").out)
     assert cli("plan", "--dot").out.startswith("digraph")
     assert {node["kind"] for node in json.loads(cli("plan", "--json").out)["nodes"]} >= {"source", "join", "sink"}
 

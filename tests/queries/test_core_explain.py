@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from time import perf_counter
 
 from tests.queries.optimizer_cases import CHAIN, DISJOINT, SAME, running, tables
@@ -29,9 +30,22 @@ def test_the_tree_names_streams_steps_and_decisions() -> None:
     core.process(2, tables(2))
     text = str(core.explain())
     assert "10 queries, sharing: cost" in text
-    assert "group 9, new tuples of b" in text
-    assert "group_by_cost: [a s0, b s1: s0.k = s1.k]: 10 queries in 10 groups, because it is cheaper" in text
+    assert "new tuples of b, for q9\n└─ a by a.k = b.k: one query uses it, 1 end; " in text
+    assert "a ⋈ b by a.k = b.k: 10 queries in 10 groups, because it is cheaper" in text
     assert "cost apart" in text
+
+
+def test_no_text_of_a_plan_has_names_of_rules_roles_or_groups() -> None:
+    core = running([*SAME, CHAIN])
+    core.replan()
+    core.process(2, tables(2))
+    found = core.explain()
+    assert "new tuples of a, for q0, q1, q2 and 2 more\n└─ b by a.k = b.k: 5 queries share it, 5 end; " in str(found)
+    assert "q0 computes its own join steps, because no other query has them" in str(found)
+    assert "q5 uses join steps of other queries, because " in str(found)
+    inner = r"share_eagerly|group_by_cost|reorder_joins|\bgroup \d|\bs\d\."
+    for text in (str(found), found._repr_html_(), found.dot):
+        assert not re.findall(inner, text)
 
 
 def test_json_and_dot_hold_every_step() -> None:

@@ -15,10 +15,9 @@ from typing import Any
 
 from streamjoin.queries.core.explain import Explanation, LastStep, RootFigures, StepFigures
 from streamjoin.queries.engine.info import QueryInfo, StreamInfo
-from streamjoin.queries.language.condition_words import brief, readable
+from streamjoin.queries.language.condition_words import brief, readable_terms
 from streamjoin.queries.optimizer.plans import Decision
 
-_NEXT_TERM = re.compile(r" AND (?=s\d+\.)")
 _COLUMN = re.compile(r"^\w+\.(\w+)$")
 
 
@@ -217,7 +216,7 @@ class PlanGraph:
 
     def _step(self, step: StepFigures, before: str, group: int, path: list[str], conditions: list[str]) -> None:
         path = [*path, step.stream]
-        terms = sorted(readable(term, path) for term in _NEXT_TERM.split(step.condition))
+        terms = readable_terms(step.condition, path)
         own = " and ".join(terms)
         conditions = [*conditions, own]
         id_ = f"join:{group}:{'+'.join(sorted(path))}:{' & '.join(sorted(conditions))}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -20,11 +20,15 @@ from streamjoin.queries.core.probe_plan import Paths
 from streamjoin.queries.core.running_plan import Step
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared_join import StepCounts
+from streamjoin.queries.language.condition_words import readable_terms
 from streamjoin.queries.language.grouping import GroupWindow
 from streamjoin.queries.language.plan import Stream, query_name
 from streamjoin.queries.optimizer.optimizer import Optimizer
 from streamjoin.queries.optimizer.plans import Decision, Facts
 from streamjoin.queries.optimizer.rules import cost_apart, plan_cost
+
+_MOST_NAMED: Final = 3
+"""Of the queries of a first step; the others are counted."""
 
 
 class StepPosition(NamedTuple):
@@ -161,8 +165,8 @@ class Explanation:
                 f"{stream.selected:.0%} selected by some query; keys: {keys}"
             )
         for root in self.roots:
-            lines.append(f"group {root.group}, new tuples of {root.driver}")
-            lines += _tree(root.step, "")
+            lines.append(f"new tuples of {root.driver}, for {_first(root.step.queries)}")
+            lines += _tree(root.step, "", (root.driver,))
         lines += map(str, self.last_steps)
         lines += [f"task {number} of the last batch: {task}" for number, task in enumerate(self.tasks)]
         lines.append("last decisions:" if self.decisions else "no decisions yet")
@@ -182,7 +186,7 @@ class Explanation:
         )
         steps = column_table(
             ("join", "condition", "queries", "probes per batch", "candidates", "pairs", "selectivity"),
-            (row for root in self.roots for row in _indented(root.step, root.driver, 0)),
+            (row for root in self.roots for row in _indented(root.step, (root.driver,))),
         )
         decisions = column_table(("last decisions",), ((str(decision),) for decision in self.decisions))
         return f"{summary}{streams}{steps}<details><summary>decisions</summary>{decisions}</details>"
@@ -201,7 +205,7 @@ class Explanation:
             for stream in self.streams
         ]
         for number, root in enumerate(self.roots):
-            lines += _edges(root.step, f"stream {root.driver}", f"{number}")
+            lines += _edges(root.step, f"stream {root.driver}", f"{number}", (root.driver,))
         return "\n".join([*lines, "}"])
 
 
@@ -299,12 +303,11 @@ def _figures(step: Step, execution: Execution, directions: Iterable[Step] = ()) 
     own = candidates * done.pairs / pairs if len(read) > 1 and pairs else done.candidates
     batches = max(1, done.batches)
     joins = bool(step.key.steps)
-    terms = step.key.steps[-1].terms if joins else ()
     # Where nothing is compared, it is tuples of which some are selected.
     looked_at = candidates if joins else done.probes
     return StepFigures(
         step.stream,
-        " AND ".join(map(str, terms)) or ("any tuple in the window" if joins else "selection"),
+        step.key.steps[-1].condition if joins else "selection",
         step.queries,
         step.ends,
         done.probes / batches,
@@ -318,33 +321,47 @@ def _figures(step: Step, execution: Execution, directions: Iterable[Step] = ()) 
     )
 
 
-def _label(step: StepFigures) -> str:
+def _first(queries: tuple[str, ...]) -> str:
+    named = ", ".join(queries[:_MOST_NAMED])
+    return named if len(queries) <= _MOST_NAMED else f"{named} and {len(queries) - _MOST_NAMED:,} more"
+
+
+def _condition(step: StepFigures, path: tuple[str, ...]) -> str:
+    return " and ".join(readable_terms(step.condition, (*path, step.stream)))
+
+
+def _shared(queries: tuple[str, ...]) -> str:
+    return f"{len(queries):,} queries share it" if len(queries) > 1 else "one query uses it"
+
+
+def _label(step: StepFigures, path: tuple[str, ...]) -> str:
     if not step.joins:
         return (
             f"selection: {len(step.queries)} queries read it alone; {step.pairs:,.4g} of {step.probes:,.4g} tuples "
             f"a batch ({step.selectivity:.1%})"
         )
     return (
-        f"{step.stream} by {step.condition}: {len(step.queries)} queries share it, {len(step.ends)} end; "
+        f"{step.stream} by {_condition(step, path)}: {_shared(step.queries)}, {len(step.ends)} end; "
         f"{step.probes:,.4g} probes, {step.candidates:,.4g} candidates, {step.pairs:,.4g} pairs a batch "
         f"({step.selectivity:.1%})"
     )
 
 
-def _tree(step: StepFigures, indent: str) -> list[str]:
-    lines = [f"{indent}└─ {_label(step)}"]
+def _tree(step: StepFigures, indent: str, path: tuple[str, ...]) -> list[str]:
+    lines = [f"{indent}└─ {_label(step, path)}"]
     for child in step.steps:
-        lines += _tree(child, indent + "   ")
+        lines += _tree(child, indent + "   ", (*path, step.stream))
     return lines
 
 
-def _indented(step: StepFigures, driver: str, depth: int) -> Iterator[tuple[object, ...]]:
-    name = f"{driver} ⋈ {step.stream}" if depth == 0 else f"{chr(0xA0) * 3 * depth}⋈ {step.stream}"
+def _indented(step: StepFigures, path: tuple[str, ...]) -> Iterator[tuple[object, ...]]:
+    depth = len(path) - 1
+    name = f"{path[0]} ⋈ {step.stream}" if depth == 0 else f"{chr(0xA0) * 3 * depth}⋈ {step.stream}"
     if not step.joins:
-        name = driver
+        name = path[0]
     yield (
         name,
-        step.condition,
+        _condition(step, path),
         len(step.queries),
         step.probes,
         step.candidates,
@@ -352,18 +369,18 @@ def _indented(step: StepFigures, driver: str, depth: int) -> Iterator[tuple[obje
         f"{step.selectivity:.1%}",
     )
     for child in step.steps:
-        yield from _indented(child, driver, depth + 1)
+        yield from _indented(child, (*path, step.stream))
 
 
-def _edges(step: StepFigures, source: str, name: str) -> list[str]:
+def _edges(step: StepFigures, source: str, name: str, path: tuple[str, ...]) -> list[str]:
     node = f"step {name}"
-    text = f"{step.stream}\n{step.condition}\n{len(step.queries)} queries"
+    text = f"{step.stream}\n{_condition(step, path)}\n{len(step.queries)} queries"
     lines = [
         f"  {_quote(node)} [label={_quote(text)}];",
         f"  {_quote(source)} -> {_quote(node)} [label={_quote(f'{step.probes:,.4g}')}];",
     ]
     for number, child in enumerate(step.steps):
-        lines += _edges(child, node, f"{name}.{number}")
+        lines += _edges(child, node, f"{name}.{number}", (*path, step.stream))
     return lines
 
 

@@ -64,7 +64,12 @@ class StepKey(_HashedOnce):
     __hash__ = _HashedOnce.__hash__
 
     def __str__(self) -> str:
-        return f"{self.stream}: {' AND '.join(map(str, self.terms)) or 'any tuple in the window'}"
+        return f"{self.stream}: {self.condition}"
+
+    @property
+    def condition(self) -> str:
+        """The terms over roles, as text."""
+        return " AND ".join(map(str, self.terms)) or "any tuple in the window"
 
 
 _KNOWN: Final[WeakValueDictionary[StepKey, StepKey]] = WeakValueDictionary()

@@ -59,6 +59,7 @@ from streamjoin.queries.engine.open_groups import open_groups_of, rows_so_far
 from streamjoin.queries.engine.sampling import PREVIEWED, sample
 from streamjoin.queries.engine.stored import EngineChange
 from streamjoin.queries.engine.stream_readers import StreamReaders
+from streamjoin.queries.language.condition_words import readable_terms
 from streamjoin.queries.language.plan import JoinStep, Query, Stream, query_name
 from streamjoin.queries.language.sql import parse
 from streamjoin.queries.language.summaries import bound, is_listed
@@ -809,5 +810,6 @@ def _line(key: PathKey, others: set[str]) -> str:
     sharing = f"shared with {len(others)} queries" if others else "new"
     if not key.steps:
         return f"new tuples of {key.driver}, selected: {sharing}"
-    step = "   " * (len(key.steps) - 1) + f"└─ {key.steps[-1]}"
+    terms = " and ".join(readable_terms(key.steps[-1].condition, key.streams))
+    step = "   " * (len(key.steps) - 1) + f"└─ {key.steps[-1].stream} by {terms}"
     return (f"new tuples of {key.driver}\n" if len(key.steps) == 1 else "") + f"{step}: {sharing}"

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _ROLE = re.compile(r"\bs(\d+)\.")
+_NEXT_TERM = re.compile(r" AND (?=s\d+\.)")
 _BAND = re.compile(r"^(\S+) - (\S+) BETWEEN (\S+) AND (\S+)$")
 
 
-def readable(condition: str, path: list[str]) -> str:
+def readable_terms(condition: str, path: Sequence[str]) -> list[str]:
+    """The terms of a step's condition as `readable` tells each, in an order that no side decides.
+
+    >>> readable_terms("s0.k = s1.k AND s0.x - s1.y BETWEEN -5 AND 0", ["b", "a"])
+    ['a.k = b.k', 'a.y - b.x BETWEEN 0 AND 5']
+    """
+    return sorted(readable(term, path) for term in _NEXT_TERM.split(condition))
+
+
+def readable(condition: str, path: Sequence[str]) -> str:
     """A step's condition with the streams' names in place of their roles, the same whichever side drives it.
 
     >>> readable("s0.k = s1.k", ["b", "a"]), readable("s0.x - s1.y BETWEEN -5 AND 0", ["b", "a"])

@@ -67,9 +67,7 @@ class Decision:
 
     def __str__(self) -> str:
         figures = ", ".join(f"{name} {value:,.4g}" for name, value in self.figures.items())
-        return f"batch {self.batch}: {self.rule}: {self.what}, because {self.why}" + (
-            f" ({figures})" if figures else ""
-        )
+        return f"batch {self.batch}: {self.what}, because {self.why}" + (f" ({figures})" if figures else "")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streamjoin.queries.core.probe_plan import Choice, Order, PathKey, Paths, orders_of
+from streamjoin.queries.language.condition_words import readable
 from streamjoin.queries.language.join_key import JoinKey
 from streamjoin.queries.language.plan import query_name
 from streamjoin.queries.optimizer.cost import GroupCost, Union, path_rows, unite
@@ -55,9 +56,9 @@ def _joined(paths: Paths, choice: Choice, shared: int) -> Decision:
         what = f"{query_name(name)} selects from {paths.query.sources[0].stream.name}"
         why = "other queries do, and values are looked up once for all" if shared else "it has no join step to share"
         return Decision("share_eagerly", what, why, queries=(name,))
-    why = f"{shared} of its {total} steps run already" if shared else "it has no step in common with another query"
-    what, figures = f"{query_name(name)} joins group {choice.group}", {"shared steps": shared, "steps": total}
-    return Decision("share_eagerly", what, why, figures, queries=(name,))
+    what = f"{query_name(name)} {'uses join steps of other queries' if shared else 'computes its own join steps'}"
+    why = f"{shared} of its {total} steps run already" if shared else "no other query has them"
+    return Decision("share_eagerly", what, why, {"shared steps": shared, "steps": total}, queries=(name,))
 
 
 def known_steps(plan: Plan, facts: Facts) -> set[PathKey]:
@@ -117,14 +118,21 @@ def _regroup(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: l
     placed, after = (found, grouped) if grouped <= enough * united else (together, united)
     apart = sum(map(cost.of, members.values()))
     figures = {"cost before": before, "cost after": after, "cost apart": apart, "queries": len(names)}
-    count = len(set(placed.values()))
+    count, join = len(set(placed.values())), _named(key)
     if placed == now or after > before * (1.0 if placed is together else enough):
         why = "another grouping saves too little" if grouped < before else "nothing is cheaper"
-        return plan, Decision("group_by_cost", f"{key}: groups stay", why, figures, queries=tuple(names), changed=False)
+        return plan, Decision(
+            "group_by_cost", f"{join}: groups stay", why, figures, queries=tuple(names), changed=False
+        )
     choices = {name: replace(plan.choices[name], group=group) for name, group in placed.items()}
-    what = f"{key}: {len(names)} queries in {count} group{'s' if count > 1 else ''}"
-    why = "it is cheaper by equation 2"
+    what = f"{join}: {len(names)} queries in {count} group{'s' if count > 1 else ''}"
+    why = "it is cheaper than the groups before"
     return plan.with_choices(choices), Decision("group_by_cost", what, why, figures, queries=tuple(names))
+
+
+def _named(key: JoinKey) -> str:
+    terms = " and ".join(readable(str(term), key.streams) for term in (*key.equalities, *key.bands))
+    return f"{' ⋈ '.join(key.streams)} by {terms or 'time alone'}"
 
 
 def _place_queries(

@@ -108,7 +108,7 @@ _PREVIEW: Final[dict[str, Any]] = {
     "shared_joins": 2,
     "cost_shared": 0.0,
     "cost_apart": 161.0,
-    "text": "new tuples of trades\n└─ quotes by s0.sym = s1.sym: shared with 1 queries",
+    "text": "new tuples of trades\n└─ quotes by quotes.sym = trades.sym: shared with 1 queries",
     "warning": None,
     "needs_allow_scan": False,
     "rows": [["ACME", 101.5, 101.0]],
