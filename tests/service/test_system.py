@@ -173,6 +173,27 @@ def test_window_joins_and_groups_are_steps_before_the_sinks() -> None:
         assert {step.queries for step in core.explain().last_steps} == {("both",), ("twice",)}
 
 
+def test_what_a_window_join_costs_is_what_it_looked_at() -> None:
+    around = "SELECT t.sym, count(*) AS n FROM trades t WINDOW JOIN quotes q ON t.sym = q.sym {more}"
+    around += "RANGE BETWEEN 2 SECONDS PRECEDING AND CURRENT ROW EXCLUDE PREVAILING"
+    one_by_one = around.format(more="AND q.bid < t.px ")
+    for sharing in ("cost", "nothing"):
+        core = open_core(feeds.STREAMS, Settings(sharing=sharing))
+        core.apply([Create("ends", around.format(more="")), Create("each", one_by_one)])
+        core.apply([Create("both", f"{around.format(more='')} UNION ALL {one_by_one}")])
+        tables = [core.process(number, feeds.batch(number)) for number in range(4)]
+        counts = pa.concat_tables([batch["ends"] for batch in tables])["n"].to_pylist()
+        windows, matches = len(counts), sum(counts)
+        assert 0 < windows < matches
+        nodes = PlanGraph(core.explain(), [], [], {}).as_data()["nodes"]
+        steps = [node for node in nodes if node["kind"] == "window"]
+        costs = {name: [n["cost_shared"] for n in steps if name in n["queries"]] for name in core.queries}
+        assert costs["ends"] == [windows / 4]
+        assert costs["each"] == [(windows + matches) / 4]
+        assert sorted(costs["both"]) == [windows / 4, (windows + matches) / 4]
+        assert all(node["cost_apart"] == node["cost_shared"] for node in steps)
+
+
 def test_no_direction_finds_more_pairs_than_it_compares() -> None:
     core = open_core(feeds.STREAMS, Settings())
     core.apply([Create("near", "SELECT t.px FROM trades t JOIN quotes q WITHIN 30 SECONDS ON t.sym = q.sym")])

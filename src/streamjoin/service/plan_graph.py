@@ -2,8 +2,9 @@
 
 The engine's plan is a forest: new tuples of each stream have their own path. A join of the same streams by the same
 conditions is one node here, whichever stream drives it, with the figures of its steps added up. Costs count partial
-results: `cost_shared` are computed, and `cost_apart` would be if each query computed its own. Rates per second are of
-the last ten seconds, like those of streams and queries.
+results: `cost_shared` are computed, and `cost_apart` would be if each query computed its own. A window join's are the
+windows that it summarises, and the tuples that it looks at one by one for them. Rates per second are of the last ten
+seconds, like those of streams and queries.
 """
 
 from __future__ import annotations
@@ -176,6 +177,8 @@ class PlanGraph:
         node = self._node(f"{kind}:{last.queries[0]}:{label}", kind, label)
         node.detail = f"{terms}, {last.detail}" if last.stream and terms else last.detail
         node.queries |= set(last.queries)
+        # No other query could share it.
+        node.cost, node.cost_apart = node.cost + last.work, node.cost_apart + last.work
         for edge in sorted(into):
             previous = self._nodes[edge[0]]
             self._edges.pop(edge, None)

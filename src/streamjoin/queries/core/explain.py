@@ -111,6 +111,8 @@ class LastStep:
     left: str = ""
     stream: str = ""
     unite: bool = False
+    work: float = 0.0
+    """Windows that a window join summarised a batch, and tuples that it looked at one by one for them."""
 
     def __str__(self) -> str:
         what = f"window join with {self.stream}" if self.stream else "groups"
@@ -215,8 +217,9 @@ def explain(
     registry: QueryRegistry,
     execution: Execution,
     held: Mapping[str, int],
+    work: Mapping[str, Mapping[str, float]],
 ) -> Explanation:
-    """The explanation of a plan; `held` says how many tuples of each stream are."""
+    """The explanation of a plan; `held` says how many tuples of each stream are, `work` what window joins did."""
     queries = registry.paths
     facts = Facts(queries, optimizer.statistics, settings)
     streams = tuple(
@@ -241,11 +244,11 @@ def explain(
             for step in first_join.directions
         ),
         optimizer.decisions,
-        last_steps=last_steps(registry),
+        last_steps=last_steps(registry, work),
     )
 
 
-def last_steps(registry: QueryRegistry) -> tuple[LastStep, ...]:
+def last_steps(registry: QueryRegistry, work: Mapping[str, Mapping[str, float]]) -> tuple[LastStep, ...]:
     """What rows go through after the shared steps, by query."""
     steps = [
         LastStep(
@@ -255,6 +258,7 @@ def last_steps(registry: QueryRegistry) -> tuple[LastStep, ...]:
             branch.source(step.summary.anchor).stream.name,
             stream.name,
             unite=len(entry.query.branches) > 1,
+            work=work.get(branch.name, {}).get(step.right, 0.0),
         )
         for name, entry in registry.queries.items()
         if not entry.paused

@@ -292,6 +292,11 @@ class JoinKinds:
         held = {alias: latest.nothing for alias, latest in self._latest.items()}
         return KindState(*self.empty_sides, held if self._windows is None else self._windows.nothing)
 
+    @property
+    def work(self) -> Mapping[str, float]:
+        """What each window join did a batch, by the alias that it adds."""
+        return {} if self._windows is None else self._windows.work
+
     def pins(self, state: KindState) -> Iterator[tuple[str, int]]:
         """Streams, and the oldest tuple of each that must be held."""
         columns = [*zip(self.core, state.left.refs.T, strict=True), (self._last.right, state.right.refs[:, 0])]

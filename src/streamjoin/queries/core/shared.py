@@ -869,7 +869,8 @@ class Shared:
         state = self._state
         measured = state.optimizer.measured(state.registry, state.buckets)
         held = {name: sum(bucket.n for bucket in buckets) for name, buckets in state.buckets.items()}
-        return explain(self.settings, measured, state.registry, self._execution, held)
+        work = {name: kinds.work for name, kinds in self._kinds.items()}
+        return explain(self.settings, measured, state.registry, self._execution, held, work)
 
     def costs(self) -> dict[str, QueryCost]:
         """What each query cost in the last batch, and holds after it."""

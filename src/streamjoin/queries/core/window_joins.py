@@ -140,6 +140,7 @@ class WindowJoin:
         self._undo: Restore | None = None
         self.compared = self.overflowed = 0
         """How many tuples were looked at one by one for the last rows, and how many sums their type could not hold."""
+        self._work, self._batches = 0, 0
 
     @cached_property
     def _bound(self) -> BoundSpec:
@@ -177,6 +178,11 @@ class WindowJoin:
         return (
             0 if cache is None else cache.side.nbytes + cache.side.store.nbytes + cache.ids.nbytes + cache.keys.nbytes
         )
+
+    @property
+    def work(self) -> float:
+        """The windows that a batch summarised, and the tuples that it looked at one by one for them, on average."""
+        return self._work / max(1, self._batches)
 
     def decided(self, ticks: Array, bounds: Bounds) -> Array:
         """Which left tuples have a complete window, and follow no left tuple to come."""
@@ -221,6 +227,7 @@ class WindowJoin:
         ranges = cache.side.windows(windows, keys, own, self.rule.prevailing, False)
         sizes = cache.side.sizes(ranges)
         self.compared = int(sizes.sum()) if is_listed(self._bound) else 0
+        self._work, self._batches = self._work + left.numbers.size + self.compared, self._batches + 1
         before = cache.rows.overflowed
         found, sizes = cache.rows.aggregates(cache.side, ranges, sizes, rows)
         self.overflowed = cache.rows.overflowed - before
@@ -334,6 +341,11 @@ class WindowJoins:
     def nbytes(self) -> int:
         """The bytes of what was taken in."""
         return sum(join.nbytes for join in self._joins.values())
+
+    @property
+    def work(self) -> dict[str, float]:
+        """What each join did a batch."""
+        return {alias: join.work for alias, join in self._joins.items()}
 
     def rows(
         self,

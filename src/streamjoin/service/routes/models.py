@@ -239,7 +239,7 @@ class Node(Described):
     selectivity: float
     """The share of rows or pairs that pass."""
     cost_shared: float
-    """Partial results that it computes."""
+    """Partial results that it computes; of a window join, windows, and tuples that it looked at one by one."""
     cost_apart: float
     """Partial results if each query computed its own."""
     seconds: float
