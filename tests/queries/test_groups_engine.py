@@ -147,7 +147,8 @@ def test_rows_are_those_of_duckdb() -> None:
         engine.advance(NOON + dt.timedelta(hours=1))
         found = engine.rows("q", 1000)
     trades, quotes = tables["trades"], tables["quotes"]  # noqa: F841 - DuckDB reads them
-    wanted = duckdb.connect().sql(
+    connection = duckdb.connect()
+    wanted = connection.sql(
         "SELECT t.sym, date_trunc('minute', t.ts) + INTERVAL 1 MINUTE AS window_end, count(*) AS n, sum(q.px) AS s, "
         "avg(q.px - t.px) AS d, max(q.px) AS top, count(DISTINCT q.px) AS prices, stddev_samp(q.px) AS sd "
         "FROM trades t JOIN quotes q ON t.sym = q.sym AND abs(epoch_us(t.ts) - epoch_us(q.ts)) <= 3000000 "
