@@ -144,11 +144,11 @@ def test_figures_late_files_and_columns_of_a_query(
     assert (last.bound, last.start_seconds, last.compile_seconds) == (4, 0.0, 0.0)
     assert [report["observedMetrics"]["streamjoin_join"].asDict() for report in reports][1:] == [
         {"left_rows": 2, "right_rows": 2, "copies": 4, "window_left": 2, "window_right": 1, "window_bytes": ANY,
-         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 1, "position": 3, "waiting": 1, "gate_lag": 0,
-         "left_in": 2, "right_in": 2, "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
+         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "overflowed": 0, "bound": 1, "position": 3, "waiting": 1,
+         "gate_lag": 0, "left_in": 2, "right_in": 2, "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
         {"left_rows": 2, "right_rows": 2, "copies": 4, "window_left": 2, "window_right": 2, "window_bytes": ANY,
-         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "bound": 3, "position": 7, "waiting": 1, "gate_lag": 0,
-         "left_in": 2, "right_in": 2, "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
+         "runs": 1, "merged_runs": 0, "ranges": 2, "late": 0, "overflowed": 0, "bound": 3, "position": 7, "waiting": 1,
+         "gate_lag": 0, "left_in": 2, "right_in": 2, "skew": ANY, "start_ms": ANY, "compile_ms": ANY},
     ]  # fmt: skip
     skews = [report["observedMetrics"]["streamjoin_join"]["skew"] for report in reports]
     assert skews == [1000, *(int(1000 * figure.skew + 1e-6) for figure in figures[:-1])]
