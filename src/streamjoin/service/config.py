@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from streamjoin.config.pipeline import PipelineSink, PipelineSource
 from streamjoin.model.errors import SpecError
+from streamjoin.queries.engine.info import Record
 from streamjoin.storage.settings import StorageSettings
 
 DEFAULT_PORT: Final = 8765
@@ -20,44 +21,55 @@ LEAST_TOKEN: Final = 16
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The limits of the service.
-
-    `window_seconds` limits time windows (lateness is not included), `window_rows` windows of rows and of integer times;
-    `request_bytes` and `request_seconds` the size and the arrival of a request; a batch that runs for longer than
-    `batch_seconds` is stuck; `connections` limits the open connections, and `readers` the event streams among them;
-    `rows_kept` is the number of newest rows kept per query, and `rows_bytes` the size of those kept of all queries
-    for readers that come later; `spool_rows` and `spool_bytes` limit the rows that wait for
-    a query's sink; `query_candidates`, `query_rows` and `query_bytes` limit what a query may take of one batch;
-    `aside_bytes` the late and the malformed rows kept per stream; `scan_pairs` the pairs per second of a join without
-    key or band. `engine_rows` and `engine_bytes` limit what all queries may take of one batch together, `engine_memory`
-    the memory of the process; without them it is 70 % of what the process may have, and half of that for the bytes.
-    A source gives at most `batch_rows` and `batch_bytes` to one batch.
-    """
+class Limits(Record):
+    """The limits of the service."""
 
     queries: int = 500
+    """Queries at the same time."""
     streams_in_query: int = 5
+    """Streams that a query may join."""
     window_seconds: float = 3600.0
+    """The longest time window; lateness is not included."""
     window_rows: int = 1_000_000
+    """The longest window of rows or integer times."""
     request_bytes: int = 65_536
+    """The largest body of a request."""
     request_seconds: float = 20.0
+    """The time within which a request must arrive."""
     batch_seconds: float = 60.0
+    """The time after which a running batch is stuck."""
     connections: int = 512
+    """Open connections."""
     readers: int = 64
+    """Open event streams."""
     rows_kept: int = 1000
+    """The newest rows that are kept per query."""
     rows_bytes: int = 64 << 20
+    """The bytes of the rows of all queries that are kept for later readers."""
     spool_rows: int = 1_000_000
+    """Rows that may wait for the sink of a query."""
     spool_bytes: int = 1 << 30
+    """The bytes of those."""
     aside_bytes: int = 4 << 30
+    """Bytes of the late and of the malformed rows that are kept per stream."""
     query_candidates: int = 2_000_000_000
+    """Pairs that a query may compare in a batch."""
     query_rows: int = 5_000_000
+    """Rows that a query may produce in a batch."""
     query_bytes: int = 1 << 30
+    """The bytes of those."""
     scan_pairs: int = 50_000_000
+    """Pairs per second from which a join without key or band needs `allow_scan`."""
     engine_rows: int | None = None
+    """Rows that all queries together may produce in a batch; null for any number."""
     engine_bytes: int | None = None
+    """The bytes of those in memory; null for half of the memory."""
     engine_memory: int | None = None
+    """The memory that the process may have; null for 70 % of what there is for it."""
     batch_rows: int = 100_000
+    """Rows that a source gives to one batch."""
     batch_bytes: int = 64 << 20
+    """The bytes of those."""
 
     def __post_init__(self) -> None:
         least = {"streams_in_query": 2, "request_bytes": 256, "connections": 16}

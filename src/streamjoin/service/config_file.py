@@ -6,6 +6,7 @@ key, separated by two underscores); an error in one names the variable.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -30,34 +31,13 @@ from streamjoin.service.config import DEFAULT_PORT, Limits, ServiceConfig, Strea
 from streamjoin.service.routes.models import NAME
 
 _SINKS: Final = ("parquet", "kafka", "delta", "iceberg")
-_LIMITS: Final = (
-    "queries",
-    "streams_in_query",
-    "window_rows",
-    "request_bytes",
-    "connections",
-    "readers",
-    "rows_kept",
-    "rows_bytes",
-    "spool_rows",
-    "spool_bytes",
-    "aside_bytes",
-    "query_candidates",
-    "query_rows",
-    "query_bytes",
-    "scan_pairs",
-    "engine_rows",
-    "engine_bytes",
-    "engine_memory",
-    "batch_rows",
-    "batch_bytes",
-)
 _DURATIONS: Final = {
     "window_seconds": ("window", "1 hour"),
     "request_seconds": ("request_time", "20 seconds"),
     "batch_seconds": ("batch_time", "1 minute"),
 }
 """Limits that the file has as durations: their names there, and examples."""
+_LIMITS: Final = tuple(limit.name for limit in dataclasses.fields(Limits) if limit.name not in _DURATIONS)
 _STREAM: Final = '[streams.trades] with format = "rate" and time = "ts"'
 _OWN: Final = ("time", "lateness")
 """Keys of a stream besides those of its source."""

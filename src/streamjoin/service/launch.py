@@ -103,22 +103,15 @@ Register = Callable[[Engine, str], None]
 def start_engine(config: ServiceConfig, spark: Any, register: Register) -> RunningEngine:
     """Start the engine of a file, with all its streams."""
     lateness = {name: stream.lateness for name, stream in config.streams.items()}
+    limits = config.limits
+    # Those of one name are the engine's to keep.
+    own = {name: value for name, value in vars(limits).items() if name in Settings.__dataclass_fields__}
     settings = Settings(
         sharing=config.sharing,  # type: ignore[arg-type]
         lateness=lateness,
-        newest_rows=config.limits.rows_kept,
-        rows_bytes=config.limits.rows_bytes,
-        spool_rows=config.limits.spool_rows,
-        spool_bytes=config.limits.spool_bytes,
-        aside_bytes=config.limits.aside_bytes,
-        scan_pairs=config.limits.scan_pairs,
-        engine_rows=config.limits.engine_rows,
-        engine_bytes=config.limits.engine_bytes,
-        engine_memory=config.limits.engine_memory,
-        batch_rows=config.limits.batch_rows,
-        batch_bytes=config.limits.batch_bytes,
+        newest_rows=limits.rows_kept,
+        **own,
     )
-    limits = config.limits
     budget = Budget(limits.query_candidates, limits.query_rows, limits.query_bytes)
     sinks = partial(named_sink, config)
     engine = Engine(

@@ -12,59 +12,89 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from streamjoin.queries.core.explain import Explanation, LastStep, RootFigures, StepFigures
-from streamjoin.queries.engine.info import QueryInfo, StreamInfo
+from streamjoin.queries.engine.info import QueryInfo, Record, StreamInfo
 from streamjoin.queries.language.condition_words import brief, readable_terms
 from streamjoin.queries.optimizer.plans import Decision
 
+NodeKind = Literal["source", "selection", "join", "window", "groups", "sink"]
 _COLUMN = re.compile(r"^\w+\.(\w+)$")
 
 
-@dataclass
-class _Node:
-    id: str
-    kind: str
-    label: str
-    group: int | None = None
-    queries: set[str] = field(default_factory=set)
-    rate: float = 0.0
-    candidates: float = 0.0
-    cardinality: float = 0.0
-    selectivity: float | None = None
-    cost: float = 0.0
-    cost_apart: float = 0.0
-    seconds: float = 0.0
-    detail: str = ""
-    rows_per_second: float = 0.0
-    candidates_per_second: float = 0.0
-    load: float = 0.0
+@dataclass(frozen=True)
+class NodeDecision(Record):
+    """A decision of the optimizer about queries of a node."""
 
-    def as_data(self, decisions: Sequence[Decision]) -> dict[str, Any]:
-        found, share = _about(self, decisions), self.selectivity
-        if share is None:
-            share = min(1.0, self.rate / self.candidates) if self.candidates else 1.0
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "label": self.label,
-            "detail": self.detail,
-            "queries": sorted(self.queries),
-            "group": self.group,
-            "rate": self.rate,
-            "cardinality": self.cardinality,
-            "candidates": self.candidates,
-            "selectivity": share,
-            "cost_shared": self.cost,
-            "cost_apart": self.cost_apart,
-            "seconds": self.seconds,
-            "rows_per_second": self.rows_per_second,
-            "candidates_per_second": self.candidates_per_second,
-            "load": self.load,
-            "reason": "\n".join(map(str, found)),
-            "decisions": [_decided(decision) for decision in found],
-        }
+    rule: str
+    """The rule: `share_eagerly`, `group_by_cost` or `reorder_joins`."""
+    batch: int
+    """The batch after which it was made."""
+    changed: bool
+    """Whether the plan became another one."""
+    what: str
+    """What it did or left."""
+    why: str
+    """Its reason."""
+    figures: Mapping[str, float]
+    """What it went by."""
+
+
+@dataclass
+class Node(Record):
+    """A node of the plan; figures are per batch, where they do not say otherwise."""
+
+    id: str
+    """Its name, the same as long as the step is in the plan."""
+    kind: NodeKind
+    """What it does."""
+    label: str
+    """What it is, for people."""
+    detail: str = ""
+    """In few letters, what tells it from others of its streams: the condition of a join, the kind of a sink."""
+    queries: list[str] = field(default_factory=list)
+    """The queries that use it."""
+    group: int | None = None
+    """The group of queries that share its selections."""
+    rate: float = 0.0
+    """Rows that leave it."""
+    cardinality: float = 0.0
+    """Rows it holds, or found; open groups."""
+    candidates: float = 0.0
+    """Pairs that a join compared."""
+    selectivity: float = 1.0
+    """The share of rows or pairs that pass."""
+    cost_shared: float = 0.0
+    """Partial results that it computes; of a window join, windows, and tuples that it looked at one by one."""
+    cost_apart: float = 0.0
+    """Partial results if each query computed its own."""
+    seconds: float = 0.0
+    """The time that a join took."""
+    rows_per_second: float = 0.0
+    """Rows that leave it per second, in the last ten seconds."""
+    candidates_per_second: float = 0.0
+    """Pairs that a join compared per second, likewise."""
+    load: float = 0.0
+    """Seconds of threads that a join took per second, likewise."""
+    reason: str = ""
+    """The optimizer's decisions about its queries, one per line."""
+    decisions: list[NodeDecision] = field(default_factory=list)
+    """The same, in parts."""
+
+    def used_by(self, queries: Iterable[str]) -> None:
+        """Note that queries use it."""
+        new = {*queries}.difference(self.queries)
+        if new:
+            self.queries = sorted((*self.queries, *new))
+
+    def finish(self, decisions: Sequence[Decision]) -> None:
+        """Fill what follows from the rest; `decisions` are all of the optimizer's."""
+        if self.candidates:
+            self.selectivity = min(1.0, self.rate / self.candidates)
+        found = _about(self, decisions)
+        self.reason = "\n".join(map(str, found))
+        self.decisions = [NodeDecision(d.rule, d.batch, d.changed, d.what, d.why, dict(d.figures)) for d in found]
 
 
 class PlanGraph:
@@ -79,7 +109,7 @@ class PlanGraph:
     ) -> None:
         """`given` are the rows that each query produced in the last batch."""
         self._explanation = explanation
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, Node] = {}
         self._edges: dict[tuple[str, str], float] = {}
         self._per_second: dict[tuple[str, str], float] = {}
         self._united: set[str] = set()
@@ -95,17 +125,19 @@ class PlanGraph:
         for query in queries:
             # A paused query has no step, but still has a sink.
             node = self._node(f"sink:{query.name}", "sink", query.name)
-            node.label, node.queries = f"{query.name} → {query.sink}", {query.name}
+            node.label, node.queries = f"{query.name} → {query.sink}", [query.name]
             node.detail = re.split(r"[ ,]", query.sink, maxsplit=1)[0]
             node.rate = node.cardinality = float(given.get(query.name, 0))
             node.rows_per_second = query.rows_per_second
             self._given(node, query)
+        for node in self._nodes.values():
+            node.finish(explanation.decisions)
 
     def as_data(self) -> dict[str, Any]:
         """The graph as JSON data for the REST interface."""
         explanation = self._explanation
         return {
-            "nodes": [node.as_data(explanation.decisions) for node in self._nodes.values()],
+            "nodes": [vars(node) for node in self._nodes.values()],
             "edges": [
                 {"from": edge[0], "to": edge[1], "rate": rate, "rows_per_second": self._per_second.get(edge, 0.0)}
                 for edge, rate in self._edges.items()
@@ -116,8 +148,8 @@ class PlanGraph:
             "cost_apart": explanation.cost_apart,
         }
 
-    def _node(self, id_: str, kind: str, label: str) -> _Node:
-        return self._nodes.setdefault(id_, _Node(id_, kind, label))
+    def _node(self, id_: str, kind: NodeKind, label: str) -> Node:
+        return self._nodes.setdefault(id_, Node(id_, kind, label))
 
     def _edge(self, one: str, two: str, rate: float, per_second: float) -> None:
         self._edges[one, two] = self._edges.get((one, two), 0.0) + rate
@@ -129,7 +161,7 @@ class PlanGraph:
         source = self._node(f"source:{stream}", "source", stream)
         node = self._node(id_, "selection", stream)
         node.group = group
-        node.queries |= set(queries)
+        node.used_by(queries)
         figures = next((figure for figure in self._explanation.streams if figure.name == stream), None)
         if figures is not None:
             node.rate, node.selectivity = figures.rate * figures.selected, figures.selected
@@ -138,7 +170,7 @@ class PlanGraph:
             node.detail = "all rows" if figures.selected >= 1 else f"{100 * figures.selected:.3g} % of the rows"
             self._edges[source.id, id_] = figures.rate
             self._per_second[source.id, id_] = source.rows_per_second
-        source.queries |= set(queries)
+        source.used_by(queries)
         return id_
 
     def _add(self, root: RootFigures) -> None:
@@ -155,7 +187,7 @@ class PlanGraph:
 
     def _ends(self, step: StepFigures, id_: str) -> None:
         for name in step.ends:
-            self._node(f"sink:{name}", "sink", name).queries = {name}
+            self._node(f"sink:{name}", "sink", name).queries = [name]
             self._edge(id_, f"sink:{name}", 0.0, 0.0)
 
     def _last(self, last: LastStep) -> None:
@@ -173,12 +205,12 @@ class PlanGraph:
             into = {edge for edge in self._edges if edge[1] in sinks}
         if not into:
             return
-        kind = "window" if last.stream else "groups"
+        kind: NodeKind = "window" if last.stream else "groups"
         node = self._node(f"{kind}:{last.queries[0]}:{label}", kind, label)
         node.detail = f"{terms}, {last.detail}" if last.stream and terms else last.detail
-        node.queries |= set(last.queries)
+        node.used_by(last.queries)
         # No other query could share it.
-        node.cost, node.cost_apart = node.cost + last.work, node.cost_apart + last.work
+        node.cost_shared, node.cost_apart = node.cost_shared + last.work, node.cost_apart + last.work
         for edge in sorted(into):
             previous = self._nodes[edge[0]]
             self._edges.pop(edge, None)
@@ -190,7 +222,7 @@ class PlanGraph:
         if last.unite:
             self._united.add(node.id)
 
-    def _given(self, sink: _Node, query: QueryInfo) -> None:
+    def _given(self, sink: Node, query: QueryInfo) -> None:
         """Put the rows of a query on what leads to its sink; no other figures say what its last steps let pass."""
         edges = [edge for edge in self._edges if edge[1] == sink.id]
         for edge, share in zip(edges, self._shares([edge[0] for edge in edges]), strict=True):
@@ -226,7 +258,7 @@ class PlanGraph:
         node = self._node(id_, "join", f"{' ⋈ '.join(sorted(path))}: {own}")
         node.group = group
         node.detail = ", ".join(sorted(map(brief, terms), key=lambda text: text.isidentifier()))
-        node.queries |= set(step.queries)
+        node.used_by(step.queries)
         node.rows_per_second += step.lately.pairs
         node.candidates_per_second += step.lately.candidates
         node.load += step.lately.load
@@ -234,7 +266,7 @@ class PlanGraph:
         node.candidates += step.candidates
         node.seconds += step.seconds
         node.cardinality += step.pairs
-        node.cost += step.pairs
+        node.cost_shared += step.pairs
         node.cost_apart += step.pairs * max(1, len(step.queries))
         self._edge(before, id_, step.probes, step.lately.probes)
         selection = self._selection(step.stream, group, step.queries)
@@ -244,20 +276,9 @@ class PlanGraph:
             self._step(child, id_, group, path, conditions)
 
 
-def _about(node: _Node, decisions: Sequence[Decision]) -> list[Decision]:
+def _about(node: Node, decisions: Sequence[Decision]) -> list[Decision]:
     """The newest decision of each rule about one of the node's queries, oldest first."""
     if node.kind not in ("join", "selection"):
         return []
-    newest = {decision.rule: decision for decision in decisions if node.queries & {*decision.queries}}
+    newest = {decision.rule: decision for decision in decisions if {*node.queries} & {*decision.queries}}
     return sorted(newest.values(), key=lambda decision: decision.batch)
-
-
-def _decided(decision: Decision) -> dict[str, Any]:
-    return {
-        "rule": decision.rule,
-        "batch": decision.batch,
-        "changed": decision.changed,
-        "what": decision.what,
-        "why": decision.why,
-        "figures": dict(decision.figures),
-    }

@@ -19,6 +19,8 @@ from streamjoin.queries.engine.info import (
     RunningBatch,
     StreamInfo,
 )
+from streamjoin.service.config import Limits
+from streamjoin.service.plan_graph import Node
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 EXAMPLE_SQL = (
@@ -198,64 +200,6 @@ class History(Page):
     """The batches."""
 
 
-class NodeDecision(Described):
-    """A decision of the optimizer about queries of a node."""
-
-    rule: str
-    """The rule: `share_eagerly`, `group_by_cost` or `reorder_joins`."""
-    batch: int
-    """The batch after which it was made."""
-    changed: bool
-    """Whether the plan became another one."""
-    what: str
-    """What it did or left."""
-    why: str
-    """Its reason."""
-    figures: dict[str, float]
-    """What it went by."""
-
-
-class Node(Described):
-    """A node of the plan; figures are per batch, where they do not say otherwise."""
-
-    id: str
-    """Its name, the same as long as the step is in the plan."""
-    kind: Literal["source", "selection", "join", "window", "groups", "sink"]
-    """What it does."""
-    label: str
-    """What it is, for people."""
-    detail: str
-    """In few letters, what tells it from others of its streams: the condition of a join, the kind of a sink."""
-    queries: list[str]
-    """The queries that use it."""
-    group: int | None
-    """The group of queries that share its selections."""
-    rate: float
-    """Rows that leave it."""
-    cardinality: float
-    """Rows it holds, or found; open groups."""
-    candidates: float
-    """Pairs that a join compared."""
-    selectivity: float
-    """The share of rows or pairs that pass."""
-    cost_shared: float
-    """Partial results that it computes; of a window join, windows, and tuples that it looked at one by one."""
-    cost_apart: float
-    """Partial results if each query computed its own."""
-    seconds: float
-    """The time that a join took."""
-    rows_per_second: float
-    """Rows that leave it per second, in the last ten seconds."""
-    candidates_per_second: float
-    """Pairs that a join compared per second, likewise."""
-    load: float
-    """Seconds of threads that a join took per second, likewise."""
-    reason: str
-    """The optimizer's decisions about its queries, one per line."""
-    decisions: list[NodeDecision]
-    """The same, in parts."""
-
-
 class Edge(Described):
     """Tuples per batch that go from one node to another."""
 
@@ -289,57 +233,6 @@ class PlanModel(Described):
     """The Unix time at which the plan was read; while a long batch runs, the last known plan is sent."""
 
 
-class LimitsModel(Described):
-    """The limits of the service."""
-
-    queries: int
-    """Queries at the same time."""
-    streams_in_query: int
-    """Streams that a query may join."""
-    window_seconds: float
-    """The longest time window."""
-    window_rows: int
-    """The longest window of rows or integer times."""
-    request_bytes: int
-    """The largest body of a request."""
-    request_seconds: float
-    """The time within which a request must arrive."""
-    batch_seconds: float
-    """The time after which a running batch is stuck."""
-    connections: int
-    """Open connections."""
-    readers: int
-    """Open event streams."""
-    rows_kept: int
-    """The newest rows that are kept per query."""
-    rows_bytes: int
-    """The bytes of the rows of all queries that are kept for later readers."""
-    spool_rows: int
-    """Rows that may wait for the sink of a query."""
-    spool_bytes: int
-    """The bytes of those."""
-    query_candidates: int
-    """Pairs that a query may compare in a batch."""
-    query_rows: int
-    """Rows that a query may produce in a batch."""
-    query_bytes: int
-    """The bytes of those."""
-    aside_bytes: int
-    """Bytes of the late and of the malformed rows that are kept per stream."""
-    scan_pairs: int
-    """Pairs per second from which a join without key or band needs `allow_scan`."""
-    engine_rows: int | None
-    """Rows that all queries together may produce in a batch; null for any number."""
-    engine_bytes: int | None
-    """The bytes of those in memory; null for half of the memory."""
-    engine_memory: int | None
-    """The memory that the process may have; null for 70 % of what there is for it."""
-    batch_rows: int
-    """Rows that a source gives to one batch."""
-    batch_bytes: int
-    """The bytes of those."""
-
-
 class Info(Described):
     """The service itself."""
 
@@ -349,7 +242,7 @@ class Info(Described):
     """The Unix time of the start."""
     checkpoint_present: bool
     """Whether the checkpoint exists."""
-    limits: LimitsModel
+    limits: Limits
     """The limits."""
     sinks: list[str]
     """Sinks that a query can name."""

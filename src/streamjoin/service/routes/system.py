@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Literal
@@ -93,7 +92,7 @@ def show_info(request: Request) -> Response:
             "version": __version__,
             "started_at": service.started_at,
             "checkpoint_present": "://" in place or FilePath(place).exists(),
-            "limits": asdict(config.limits),
+            "limits": config.limits,
             "sinks": list(config.sinks),
             "trigger": config.trigger,
         }
