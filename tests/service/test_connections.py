@@ -19,7 +19,8 @@ from uvicorn.server import ServerState
 
 from streamjoin.model.errors import SetupError
 from streamjoin.service import ServiceConfig
-from streamjoin.service.server import Limited, bind
+from streamjoin.service.logs import Limited
+from streamjoin.service.server import bind
 from streamjoin.service.web import connections as subject
 from streamjoin.service.web.connections import Connection, Connections, places
 from tests.service.processes import Process, running

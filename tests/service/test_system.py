@@ -217,7 +217,7 @@ def test_decisions_show_at_their_queries() -> None:
         lines = node["reason"].splitlines()
         assert bool(lines) == (node["kind"] in ("join", "selection"))
         for name in node["queries"] if node["kind"] == "join" and len(node["queries"]) == 1 else ():
-            rules.setdefault(name, set()).update(one["rule"] for one in node["decisions"])
+            rules.setdefault(name, set()).update(one.rule for one in node["decisions"])
     assert rules["clicks"] == {"share_eagerly"}
     assert rules["three"] == {"share_eagerly", "reorder_joins"}
     told = [one["rule"] for node in graph["nodes"] if "two" in node["queries"] for one in node["decisions"]]

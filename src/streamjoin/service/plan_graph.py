@@ -134,7 +134,7 @@ class PlanGraph:
             node.finish(explanation.decisions)
 
     def as_data(self) -> dict[str, Any]:
-        """The graph as JSON data for the REST interface."""
+        """The graph as data for the REST interface, of records and plain values."""
         explanation = self._explanation
         return {
             "nodes": [vars(node) for node in self._nodes.values()],

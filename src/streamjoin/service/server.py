@@ -4,9 +4,6 @@ The address is bound first, so that a port in use is reported before Spark start
 reports that the engine is starting. On a signal, event streams end, open requests and the running batch finish, and the
 process exits with 0. A batch that does not end soon is left: the checkpoint has its tuples, and the next start computes
 it again. If the engine fails, the process ends with an error, so that a supervisor can restart it.
-
-Log lines that clients can cause are limited: repeated ones are counted and written a few times per minute. Without that
-a client without a token could fill the disk with requests that are not HTTP.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from streamjoin.model.errors import SetupError, StreamJoinError
 from streamjoin.queries.engine.engine import Engine
 from streamjoin.service.app import create_app
 from streamjoin.service.config import ServiceConfig
+from streamjoin.service.logs import limit_log_lines
 from streamjoin.service.state import Service
 from streamjoin.service.web.connections import ACCEPTED_AT_ONCE, places
 from streamjoin.service.web.tls import Certificate
@@ -48,49 +46,6 @@ _SECRETS_EVERY: Final = 1.0
 """Seconds between two looks at the files of tokens and certificate."""
 _SAME_SIGNAL: Final = 1.0
 """A signal to a process group may arrive twice: directly, and from the parent process."""
-
-
-LIMITED: Final = ("uvicorn.error", "asyncio", "streamjoin.service")
-"""Loggers to which clients can cause output."""
-MOST: Final = 5
-"""Lines of one kind per minute."""
-_SPAN: Final = 60.0
-_KINDS: Final = 256
-
-
-class Limited(logging.Filter):
-    """A logging filter with a rate limit per kind of line; a kind is the start of the unformatted message."""
-
-    def __init__(self, most: int = MOST, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._most, self._clock = most, clock
-        self._lock = threading.Lock()
-        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written."""
-        kind = record.name, str(record.msg).partition("\n")[0]
-        now = self._clock()
-        with self._lock:
-            begin, count = self._kinds.get(kind, (now, 0))
-            withheld = 0
-            if now - begin >= _SPAN:
-                withheld = max(0, count - self._most)
-                begin, count = now, 0
-            if len(self._kinds) >= _KINDS and kind not in self._kinds:
-                self._kinds.clear()
-            self._kinds[kind] = begin, count + 1
-        if withheld:
-            record.msg = f"{record.msg} ({withheld:,} more like this were not written)"
-        return count < self._most
-
-
-def limit_log_lines() -> None:
-    """Limit the loggers in `LIMITED`; a second call has no effect."""
-    for name in LIMITED:
-        logger = logging.getLogger(name)
-        if not any(isinstance(filter_, Limited) for filter_ in logger.filters):
-            logger.addFilter(Limited())
 
 
 class Started(Protocol):

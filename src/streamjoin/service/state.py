@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
+from streamjoin.model.expression.parsing import Scan
+from streamjoin.model.expression.source_text import SourceText
+from streamjoin.model.window import CountWindow, TimeWindow, Window
 from streamjoin.queries.engine.engine import Engine
 from streamjoin.queries.engine.info import CatchingUp
-from streamjoin.queries.language.clauses import QueryText
+from streamjoin.queries.language import clauses
+from streamjoin.queries.language.clauses import JoinClause, QueryText
 from streamjoin.queries.language.parameters import with_values
 from streamjoin.service.clients import ApiClient, Clients
-from streamjoin.service.config import ServiceConfig
+from streamjoin.service.config import Limits, ServiceConfig
 from streamjoin.service.hub import Hub
 from streamjoin.service.metrics import Requests
 from streamjoin.service.web.cached import LastKnown, Together
 from streamjoin.service.web.connections import Connections
-from streamjoin.service.web.limits import check_limits
 from streamjoin.service.web.problems import Problem, problem_of
 from streamjoin.service.web.readers import Readers
 from streamjoin.service.web.waiting import WaitingRequests
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from streamjoin.queries.sinks.base import Sink
 
 Phase = Literal["starting", "running", "stuck", "failed", "stopping"]
+MOST_WORDS: Final = 5000
+"""The largest number of tokens of a query, which bounds the cost of parsing it."""
 _LONGEST_CREATE: Final = 30.0
 _LONGEST_PREVIEW: Final = 10.0
 SinkMaker = Callable[[str, str], "Sink"]
@@ -236,3 +241,51 @@ def _as_problem(sql: str) -> Iterator[None]:
         yield
     except StreamJoinError as error:
         raise problem_of(error, sql) from error
+
+
+def check_limits(sql: str, limits: Limits) -> None:
+    """Reject a query that exceeds the limits, before the engine sees it; the engine checks names and types.
+
+    Raises:
+        QueryError: it has too many words, joins too many streams, or a window is too long; or its text is no query.
+    """
+    source = Scan.of(QueryText(sql)).source
+    if len(source.words) > MOST_WORDS:
+        extra = source.words[MOST_WORDS]
+        message = f"a query of this service has at most {MOST_WORDS:,} tokens, not {len(source.words):,}"
+        raise source.error(message, extra.start, extra.end)
+    for frame in clauses.read(source):
+        _check_joins(source, frame.joins, limits)
+
+
+def _check_joins(source: SourceText, joins: Sequence[JoinClause], limits: Limits) -> None:
+    if len(joins) + 1 > limits.streams_in_query:
+        excess = joins[limits.streams_in_query - 1]
+        raise source.error(
+            f"this service joins at most {limits.streams_in_query} streams in a query, not {len(joins) + 1}",
+            *excess.table.span,
+        )
+    for join in joins:
+        reason = _too_long(join, limits)
+        if reason is not None:
+            raise source.error(reason, *(join.window_span if join.range is None else join.range.span))
+
+
+def _too_long(join: JoinClause, limits: Limits) -> str | None:
+    window: Window | None = join.window
+    if join.range is not None:
+        reach = max(abs(join.range.low), abs(join.range.high))
+        window = TimeWindow(f"{reach} ns" if join.range.is_duration else reach)
+    if window is None:
+        # The engine bounds what an as-of join without a tolerance keeps.
+        return None
+    if isinstance(window, TimeWindow) and window.is_duration:
+        if window.length > limits.window_seconds * 1e9:
+            return f"a window of this service is at most {limits.window_seconds:,g} seconds"
+        return None
+    size = window.n if isinstance(window, CountWindow) else window.length
+    return (
+        f"a window of this service is at most {limits.window_rows:,} rows or units"
+        if size > limits.window_rows
+        else None
+    )

@@ -41,7 +41,13 @@ from streamjoin.queries.engine.assembly import (
 from streamjoin.queries.engine.catalog import Catalog
 from streamjoin.queries.engine.cursors import RowsPage, read_page
 from streamjoin.queries.engine.executor import STOP_PATIENCE, StreamInput
-from streamjoin.queries.engine.figures import RunningQuery, RunningStream, columns_of
+from streamjoin.queries.engine.figures import (
+    RunningQuery,
+    RunningStream,
+    columns_of,
+    open_groups_of,
+    rows_so_far,
+)
 from streamjoin.queries.engine.handle import Notices, QueryHandle, ResultIterator, in_force, pending_info
 from streamjoin.queries.engine.inbox import Inbox, Pace
 from streamjoin.queries.engine.info import (
@@ -55,7 +61,6 @@ from streamjoin.queries.engine.info import (
 )
 from streamjoin.queries.engine.journal import Position
 from streamjoin.queries.engine.loop import BatchLoop
-from streamjoin.queries.engine.open_groups import open_groups_of, rows_so_far
 from streamjoin.queries.engine.sampling import PREVIEWED, sample
 from streamjoin.queries.engine.stored import EngineChange
 from streamjoin.queries.engine.stream_readers import StreamReaders
