@@ -220,7 +220,7 @@ def test_decisions_show_at_their_queries() -> None:
             rules.setdefault(name, set()).update(one.rule for one in node["decisions"])
     assert rules["clicks"] == {"share_eagerly"}
     assert rules["three"] == {"share_eagerly", "reorder_joins"}
-    told = [one["rule"] for node in graph["nodes"] if "two" in node["queries"] for one in node["decisions"]]
+    told = [one.rule for node in graph["nodes"] if "two" in node["queries"] for one in node["decisions"]]
     assert "group_by_cost" in told
     assert graph["decisions"] == [str(decision) for decision in core.snapshot().optimizer.decisions]
 
