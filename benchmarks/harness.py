@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from benchmarks.report_lines import draw_lines
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib import figure
 
+Figure: TypeAlias = "figure.Figure"
+"""What rows are drawn into; its library is loaded only where something is drawn."""
 Cell = Mapping[str, Any]
 """The point's parameters: names and plain values, as they go into the table and the JSON."""
 Row = dict[str, Any]

@@ -11,18 +11,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human, met
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, human, met
 from benchmarks.papers import ajoin_workload as ajoin
 from streamjoin.adhoc import Stream
 from streamjoin.queries.core.changes import Create
 from streamjoin.queries.core.row_lists import read
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.unshared import open_core
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHARED, ALL, APART, ONE_THREAD = "shared by cost", "share everything", "no sharing", "shared, one thread"
 _SETTINGS: Final = {

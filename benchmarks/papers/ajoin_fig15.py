@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from benchmarks.harness import Cell, Context, Finding, Row, human, judge_aim, judge_claim, not_tested
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, human, judge_aim, judge_claim, not_tested
 from benchmarks.papers import ajoin_workload as ajoin
 from benchmarks.papers.ajoin_flink import run_flink
 from benchmarks.papers.ajoin_spark import Ran, StreamFiles, library_join, run_each, run_engine, spark_join
@@ -25,9 +25,6 @@ from benchmarks.rivals.rival_runs import Programs
 from benchmarks.spark.spark_runs import SparkExperiment
 from streamjoin.adhoc import Settings
 from streamjoin.queries.core.settings import Sharing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHARED, ALL, APART = "shared by cost", "share everything", "no sharing"
 SPARK, FLINK, JOIN = "one Spark query each", "one Flink query each", "spark.join"

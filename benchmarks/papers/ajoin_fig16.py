@@ -6,13 +6,10 @@ A whole run takes about half a minute on two quiet cores.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, human, judge_claim
 from benchmarks.papers.ajoin_runs import APART, SHARED, SYSTEMS, WINDOW, by_name, run, template
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PARTS = ("tuples", "columns", "indexes", "sets")
 

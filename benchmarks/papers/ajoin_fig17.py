@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_aim, not_tested
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_aim, not_tested
 from benchmarks.papers import ajoin_workload as ajoin
 from benchmarks.papers.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
 from benchmarks.papers.ajoin_runs import ALL, APART, SHARED, Workload
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUERIES = 20
 LISTING = 0.25

@@ -18,18 +18,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from benchmarks.harness import Cell, Context, Finding, Row, human, judge_aim, judge_claim, not_tested
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, human, judge_aim, judge_claim, not_tested
 from benchmarks.papers import ajoin_workload as ajoin
 from benchmarks.papers.ajoin_live import LiveStreams, SparkQuery, check, play
 from benchmarks.papers.ajoin_spark import SPARK_SETTINGS, spark_join
 from benchmarks.spark.spark_runs import SparkExperiment
 from benchmarks.spark.spark_workaround import session_settings
 from streamjoin.adhoc import Engine
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SC1, SC2, SPARK = "SC1", "SC2", "one Spark query"
 _RATES: Final = {2: 500, 3: 200, 4: 100}

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, judge_claim
 from benchmarks.papers import ajoin_workload as ajoin
 from benchmarks.papers.ajoin_runs import SHARED, SYSTEMS, Workload, run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PARTS = ("arrive", "sets", "joins", "rows", "settle", "optimize", "changes")
 _LABELS = {

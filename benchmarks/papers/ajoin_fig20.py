@@ -6,14 +6,10 @@ A whole run takes about four minutes on two quiet cores: some twelve seconds a c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from benchmarks.harness import Cell, Context, Finding, Row
+from benchmarks.harness import Cell, Context, Figure, Finding, Row
 from benchmarks.papers.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
 from benchmarks.papers.ajoin_runs import ALL, APART, SHARED, Workload, template
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUERIES = 20
 WAYS, GROUPS, SIMILARITIES = (2, 3, 4, 5), (1, 2, 10), (0, 50, 100)

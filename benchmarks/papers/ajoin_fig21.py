@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_aim, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_aim, judge_claim
 from benchmarks.papers import ajoin_workload as ajoin
 from benchmarks.papers.ajoin_fig20 import grouped
 from benchmarks.papers.ajoin_rate import RateExperiment
 from benchmarks.papers.ajoin_runs import APART, SHARED, SYSTEMS, Workload, template
 from streamjoin.adhoc import Settings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ON = "all on"
 WITHOUT: Final[dict[str, Settings]] = {

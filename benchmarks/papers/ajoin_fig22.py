@@ -10,19 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Finding, Row
+from benchmarks.harness import Cell, Context, Figure, Finding, Row
 from benchmarks.papers import ajoin_workload as ajoin
 from benchmarks.papers.ajoin_fig21 import skewed
 from benchmarks.papers.ajoin_rate import RateExperiment, judge_ratio, of_each, ratio
 from benchmarks.papers.ajoin_runs import ALL, SHARED, SYSTEMS, Workload
 from streamjoin.adhoc import Settings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUERIES = 20
 SHARES, EVERY = (5, 25, 50, 75), (1, 3, 8, 24)

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row
 from benchmarks.papers import ajoin_workload as ajoin
 from streamjoin.adhoc import Settings, Stream
 from streamjoin.kernels.batch.sorting import sort_entries
@@ -28,8 +28,6 @@ from streamjoin.queries.core.unshared import open_core
 from streamjoin.queries.kernels.probe import BEFORE, NOT_AFTER
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from streamjoin.queries.core.running_plan import Step
 
 WORTH: Final = 0.1

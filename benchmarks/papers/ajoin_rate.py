@@ -5,15 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_claim, not_tested
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, describe, judge_claim, not_tested
 from benchmarks.papers.ajoin_runs import ALL, SYSTEMS, Outcome, Workload, run, sustained
 from benchmarks.report_lines import draw_lines
 from streamjoin.adhoc import Settings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class RateExperiment(Experiment):

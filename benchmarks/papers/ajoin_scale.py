@@ -15,12 +15,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, human, judge_aim
 
 DISTRIBUTED, DRIVER = "distributed", "driver"
 _LONGEST: Final = 600.0

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import IndexExperiment, mean, pick, power
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import keys_for
 from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _INDEXES = ("im_tree", "pim_tree")
 _MERGE_RATIO = 1 / 8

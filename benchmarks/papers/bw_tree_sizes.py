@@ -7,18 +7,15 @@ records to look through in every search. The B+-tree beside it has one thread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_aim
 from benchmarks.papers.bw_tree.layout import CHAIN, LEAF_SIZE
 from benchmarks.papers.bw_tree_join import BW_TREE, BwTreeBandJoin
 from benchmarks.papers.index_experiment import pick, power, values
 from benchmarks.papers.index_keys import keys_for
 from benchmarks.papers.parallel_experiment import LEAST, ParallelExperiment, answer, thread_counts
 from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _CLOSE_ENOUGH = 0.9
 

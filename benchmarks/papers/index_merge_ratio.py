@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from benchmarks.harness import Cell, Finding, Row, judge_aim, judge_claim
+from benchmarks.harness import Cell, Figure, Finding, Row, judge_aim, judge_claim
 from benchmarks.papers.index_experiment import BASELINE, IndexExperiment, pick, power, speeds, values
 from benchmarks.report_lines import draw_lines
 from streamjoin.indexes.registry import make_index
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _PAPER_BEST = {1 << 16: -3, 1 << 23: -4}
 _CLOSE_ENOUGH, _COSTS = 0.9, 0.95

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Row, human, met
+from benchmarks.harness import Cell, Context, Figure, Row, human, met
 from benchmarks.papers.index_experiment import LEAST, IndexExperiment, pick, power
 from benchmarks.report_lines import draw_lines
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from matplotlib.figure import Figure
 
     from streamjoin import Join
 

@@ -6,9 +6,9 @@ Paced by the machine's clock; windows of 3 and 1.5 seconds for the paper's 200 a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from benchmarks.harness import Cell, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Figure, Finding, Row, judge_claim
 from benchmarks.papers.llhj_fig5 import WINDOWS
 from benchmarks.papers.llhj_latency import (
     LatencyExperiment,
@@ -19,9 +19,6 @@ from benchmarks.papers.llhj_latency import (
     of,
 )
 from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _NODES = 8
 

@@ -6,14 +6,11 @@ Paced by the machine's clock; windows of 3 and 1.5 seconds for the paper's 200 a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
 from benchmarks.papers.llhj_latency import LatencyExperiment, draw_over_time, model, of
 from benchmarks.papers.llhj_run import HANDSHAKE
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WINDOWS = ((3.0, 3.0), (1.5, 3.0))
 _NODES = 8

@@ -12,18 +12,15 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from benchmarks.hardware import cores
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_aim, judge_claim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, judge_aim, judge_claim
 from benchmarks.papers.llhj_run import HANDSHAKE, LOW_LATENCY, ChainRun, Outcome
 from benchmarks.papers.llhj_streams import Stream
 from streamjoin.indexes.base import ticks_per_ns
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LOAD = 0.8
 # Comparisons per node of a run that measures what is sustained, and the tuples of the windows that it begins with.

@@ -14,20 +14,16 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from benchmarks.hardware import allowed
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, human, judge_aim, judge_claim
 from benchmarks.papers.cell_join import PairRoom, ProbeRanges, RepartitionedScan
 from benchmarks.papers.three_step import three_step
 from streamjoin._arrays import Array
 from streamjoin.windows.crew import Crew
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 _BAND = 10
 _THREADS = (1, 2, 4, 8, 16)

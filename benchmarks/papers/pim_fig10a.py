@@ -8,14 +8,11 @@ share of the clock that the thread had. Both trees have the merge ratio that the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import benchmarks.papers.chain.index  # noqa: F401 - registers its kinds
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import BASELINE, SAME, IndexExperiment, pick, power, values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _MERGED = ("im_tree", "pim_tree")
 STEPS = ("search", "scan", "insert", "delete", "merge")

@@ -7,17 +7,14 @@ slices spread over a period stand for all of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import LEAST, IndexExperiment, pick, power, speeds, values
 from benchmarks.papers.index_keys import keys_for
 from benchmarks.papers.parallel_experiment import PARALLEL, thread_counts
 from benchmarks.papers.parallel_join import ParallelJoin
 from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _INDEXES = ("btree", "im_tree", "pim_tree")
 _FLAT_UPTO = 2.0**4

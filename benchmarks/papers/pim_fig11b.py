@@ -8,15 +8,12 @@ measured beside it: at one rate, tasks that can do more bear less load.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import pick, power, values
 from benchmarks.papers.parallel_experiment import LEAST, LOAD, PARALLEL, ParallelExperiment, latencies, thread_counts
 from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class TaskLatency(ParallelExperiment):

@@ -7,15 +7,12 @@ itself is counted with the paper's 16 bytes a tuple.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import IndexExperiment, pick, power, values
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import keys_for
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _TUPLE_BYTES = 16
 _MIB = 1 << 20

@@ -14,20 +14,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_keys import Drift, ShapedKeys, gaussian
 from benchmarks.papers.parallel_experiment import PARALLEL, ParallelExperiment, answer, thread_counts
 from benchmarks.papers.parallel_join import ParallelJoin
 from benchmarks.papers.pim_fig8c import depths
 from benchmarks.report_lines import draw_lines
 from streamjoin.kernels.trees.task import INSERTS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _REST, _DRIFT, _REST_AGAIN = 3, 10, 3  # windows after those that fill the index and settle
 _SETTLING = 3  # windows, at most

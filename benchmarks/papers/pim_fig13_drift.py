@@ -9,19 +9,16 @@ what counts is how far the centre moves between two merges, and that is set in w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim, not_tested
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim, not_tested
 from benchmarks.papers.index_experiment import BASELINE, SAME, IndexExperiment, pick
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import Drift, ShapedKeys, gaussian
 from benchmarks.report_lines import draw_lines
 from streamjoin.pim_tree.pim_tree import PimTreeIndex
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _FIGURE_13 = {"merge_ratio": 1.0, "leaf_size": 8, "fanout": 32, "insertion_depth": 2}
 _REST, _DRIFT, _REST_AGAIN = 5, 10, 3  # windows; settling takes up to three of the first five

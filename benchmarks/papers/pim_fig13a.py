@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import SAME, IndexExperiment, pick, speeds
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import SHAPES, keys_for
 from benchmarks.papers.parallel_experiment import PARALLEL, run_all_threads
 from benchmarks.spreads import spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _INDEXES = ("btree", "im_tree", "pim_tree", PARALLEL)
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import benchmarks.papers.chain.index  # noqa: F401 - registers its kinds
-from benchmarks.harness import Cell, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import BASELINE, IndexExperiment, mean, pick, speeds, values
 from benchmarks.papers.index_join import IndexJoin, Measured
 from benchmarks.report_lines import draw_lines
 from benchmarks.spreads import spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _CHAINS = ("b_chain", "ib_chain")
 

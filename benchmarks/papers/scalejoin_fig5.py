@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from benchmarks.hardware import allowed
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, human, judge_aim, judge_claim
 from benchmarks.papers.index_experiment import pick, values
 from benchmarks.papers.scalejoin_stream import scalejoin_comparisons, thread_grid
 from benchmarks.report_lines import draw_lines
 from benchmarks.spreads import spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _TARGET = {True: 3e8, False: 4e9}
 _FIVE_MINUTES = 300

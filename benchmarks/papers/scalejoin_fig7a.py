@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from benchmarks.hardware import cores
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim, judge_claim, not_tested
+from benchmarks.harness import (
+    Cell,
+    Context,
+    Experiment,
+    Figure,
+    Finding,
+    Row,
+    human,
+    judge_aim,
+    judge_claim,
+    not_tested,
+)
 from benchmarks.papers.gate_ends import PLACES, add_all, read_all
 from benchmarks.papers.scalejoin_stream import thread_grid
 from benchmarks.report_lines import draw_lines
 from streamjoin.model.errors import StateError
 from streamjoin.scalejoin.gate import GateArena
 from streamjoin.windows.crew import Crew
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _TUPLES = {True: 1 << 17, False: 1 << 21}
 _AT_ONCE = 64

@@ -7,17 +7,14 @@ when the tuple was due, not from when the gate had room for it, to when the cons
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import values
 from benchmarks.papers.scalejoin_stream import alternating, run_stream, scalejoin_comparisons, thread_grid
 from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOAD = 0.8
 _TARGET = {True: 2e8, False: 2e9}

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from benchmarks.hardware import cores
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_claim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, human, judge_claim
 from benchmarks.papers.scalejoin_stream import Stream, run_stream
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Rate = Callable[[Any], Any]
 """Tuples a second at a second of the stream."""

@@ -9,16 +9,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from benchmarks.harness import Cell, Context, Experiment, Row
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row
 from benchmarks.papers import ajoin_workload as ajoin
 from streamjoin.adhoc import Engine, Stream
 from streamjoin.queries.core.changes import Create
 from streamjoin.queries.core.unshared import open_core
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CORE, MEMORY, CHECKPOINT = "core", "engine", "engine with a checkpoint"
 _RATE: Final = 100.0

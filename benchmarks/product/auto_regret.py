@@ -11,20 +11,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_aim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, describe, judge_aim
 from benchmarks.papers.parallel_experiment import thread_counts
 from streamjoin.joins.auto import AlgorithmRequest
 from streamjoin.joins.engine.driver import Join
 from streamjoin.joins.engine.settings import OpenSettings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _AUTO = "auto"
 _AIM = 1.2

@@ -13,12 +13,9 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Experiment, Row, met
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, met
 
 WHOLE, BOUNDED = "whole", "bounded"
 KEYS = 1009

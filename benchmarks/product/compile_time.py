@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Experiment, Row, met
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, met
 from benchmarks.product.first_push import EMPTY, FILLED, cpu_seconds
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _AIM = 60.0
 _LARGEST = 12

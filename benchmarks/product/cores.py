@@ -11,19 +11,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.hardware import allowed
-from benchmarks.harness import Cell, Context, Experiment, Row, human, met
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, human, met
 from benchmarks.papers.parallel_join import ParallelJoin
 from benchmarks.workload import BandWorkload
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SECONDS = 0.8
 _POOL = 8

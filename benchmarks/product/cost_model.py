@@ -10,19 +10,16 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from math import exp, log
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, describe, judge_aim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, describe, judge_aim
 from benchmarks.papers.parallel_experiment import thread_counts
 from benchmarks.report_lines import draw_lines
 from benchmarks.workload import BandWorkload
 from streamjoin.joins.auto import AlgorithmRequest
 from streamjoin.joins.cost import algorithm_cost
 from streamjoin.joins.engine.settings import OpenSettings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _FILL = 1 << 17
 _SECONDS = {True: 0.02, False: 0.15}

@@ -14,12 +14,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.harness import Cell, Context, Experiment, Row, met
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, met
 
 README = Path(__file__).parents[2] / "README.md"
 EMPTY, FILLED = "empty", "filled"

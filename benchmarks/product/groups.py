@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import Cell, Context, Experiment, Row, met
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, met
 from streamjoin.adhoc import Settings, Stream
 from streamjoin.queries.core.changes import Create
 from streamjoin.queries.core.unshared import open_core
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SCHEMA: Final = pa.schema({"t": pa.int64(), "k": pa.string(), "v": pa.float64()})
 JOIN, ONE, HUNDRED, APART = "the join", "one grouped query", "100 grouped queries", "100 grouped queries apart"

@@ -9,17 +9,14 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, human, judge_aim
 from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _PUSH = 1_000_000
 _LEAST_RATE = 0.25

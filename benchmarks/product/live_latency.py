@@ -17,18 +17,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Finding, Judgement, Row, human, judge_aim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Judgement, Row, human, judge_aim
 from benchmarks.papers.parallel_experiment import cores
 from benchmarks.product.live_feed import Batches, LiveLoad, Seen, pace, saturate
 from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _HANDSHAKES = ("handshake", "low_latency_handshake")
 _LOADS = (10, 50, 80)

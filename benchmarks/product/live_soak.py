@@ -15,16 +15,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, human, judge_aim
 from benchmarks.product.live_feed import TYPES, Batches, LiveLoad, Reader
 from streamjoin.windows import crew
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SAMPLES = 60
 # The first part of a run fills windows and pools.

@@ -8,17 +8,14 @@ compared with the B+-tree beside it, as in the paper, which counts about twice t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row, met
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, met
 from benchmarks.report_lines import draw_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _ENTRY = 16
 _ROW = 16

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human, met
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, human, met
 from streamjoin.model.errors import StateError
 from streamjoin.queries.sources.base import SourceRows
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import SparkSession
 
     from streamjoin.adhoc import Engine

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -17,12 +17,9 @@ import pyarrow as pa
 
 import streamjoin as sj
 from benchmarks.hardware import explained
-from benchmarks.harness import Cell, Context, Experiment, Row, human, met
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, human, met
 from benchmarks.rivals.btree_rival import RIVAL, compiler, run_rival
 from benchmarks.workload import BandWorkload
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Push = Callable[[pa.Table, pa.Table], int]
 

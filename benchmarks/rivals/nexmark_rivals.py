@@ -18,19 +18,16 @@ import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, human
 from benchmarks.rivals import nexmark
 from benchmarks.rivals.nexmark_whole import WHOLE
 from benchmarks.rivals.rival_runs import Programs, RivalRun, Stream
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _OURS = "streamjoin"
 _SYSTEMS = (_OURS, "flink", "spark")

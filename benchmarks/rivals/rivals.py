@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import Cell, Context, Experiment, Row, human
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, human
 from benchmarks.rivals.rival_runs import Programs, RivalRun
 from benchmarks.rivals.rival_works import (
     OURS_ON_SPARK,
@@ -41,8 +41,6 @@ from benchmarks.rivals.rival_works import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from streamjoin._arrays import Array
 
 _OURS = "streamjoin"

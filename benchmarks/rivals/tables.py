@@ -11,16 +11,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_aim
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, judge_aim
 
 _OURS = "streamjoin"
 _RIVALS = (("pandas", "pandas"), ("pandas", "duckdb"), ("polars", "polars"), ("arrow", "duckdb"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.harness import Cell, Context, Finding, Row, human, judge_aim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, human, judge_aim
 from benchmarks.papers import ajoin_workload as ajoin
 from benchmarks.papers.ajoin_spark import DDL, Ran, StreamFiles, run_each, run_engine
 from benchmarks.report_lines import draw_lines
@@ -21,7 +21,6 @@ from streamjoin.spark import session
 from streamjoin.spark.runtime.internals import map_in_arrow
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame, SparkSession
 
 DRIVER, DISTRIBUTED, NOOP, IDENTITY = "driver", "distributed", "noop", "identity"

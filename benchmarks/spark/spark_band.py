@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Row, human, met
+from benchmarks.harness import Cell, Context, Experiment, Figure, Row, human, met
 from benchmarks.spark.spark_runs import ROW_BYTES, state_bytes
 from benchmarks.spark.spark_state import ROCKSDB, by_state
 from benchmarks.spark.spark_workaround import (
@@ -40,7 +40,6 @@ from benchmarks.workload import BandWorkload, Side
 from streamjoin.spark import session
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame, SparkSession
 
 JOIN, WORKAROUND, STATE, NOTHING = "spark.join", "workaround", "transformWithState", "Spark alone"

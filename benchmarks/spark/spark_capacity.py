@@ -13,13 +13,13 @@ import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_aim
 from benchmarks.spark.spark_runs import Files, SparkExperiment, Timed, steady
 from benchmarks.workload import Side
 from streamjoin.model.binding import bind
@@ -28,9 +28,6 @@ from streamjoin.spark.capacity.calibrate import calibrated
 from streamjoin.spark.capacity.estimate import Load, MachineConstants, estimate
 from streamjoin.spark.capacity.rehearsal import BatchOfRehearsal, Rehearsal
 from streamjoin.storage.blueprint import Blueprint
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _WINDOW, _STEP_US, _SKIPPED, _ROWS_A_RANGE, _ROWS = 6, 100, 3, 60, 60_000
 _LEAST, _MOST = 0.67, 1.5

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_aim
 from benchmarks.report_lines import draw_lines
 from benchmarks.spark.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
 from benchmarks.workload import BandWorkload
 from streamjoin.spark.stages.figures import metric_name
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _STEP_US, _AIM = 1_000, 1.25
 _PERCENT = (400, 100, 90, 75, 62, 45, 40, 10, 5, 2)

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Row, met
+from benchmarks.harness import Cell, Context, Figure, Row, met
 from benchmarks.spark.spark_runs import SCHEMA, Files, SparkExperiment, steady
 from benchmarks.workload import BandWorkload
 from streamjoin.spark.runtime.internals import map_in_arrow
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame
 
 JOIN, GATED, IDENTITY, NOTHING = "spark.join", "spark.join, ordered", "identity", "Spark alone"

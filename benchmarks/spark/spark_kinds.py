@@ -13,19 +13,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_aim
 from benchmarks.spark.spark_runs import Files, SparkExperiment, speed, steady
 from benchmarks.workload import Side
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INNER = "inner"
 HOWS = (INNER, "left", "right", "full", "semi", "anti")

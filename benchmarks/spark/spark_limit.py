@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Finding, Row, human, judge_aim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, human, judge_aim
 from benchmarks.spark.spark_band import FILL, Load, Plan
 from benchmarks.spark.spark_state import ROCKSDB, by_state
 from benchmarks.spark.spark_workaround import run_files
@@ -38,7 +38,6 @@ from streamjoin.storage.blueprint import Blueprint
 from streamjoin.storage.merging import MergePolicy
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame, SparkSession
 
 JOIN, ORDERED, STATE = "spark.join", "spark.join, ordered", "transformWithState"

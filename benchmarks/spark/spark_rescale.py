@@ -12,12 +12,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Row
+from benchmarks.harness import Cell, Context, Figure, Row
 from benchmarks.spark.spark_runs import SIDES, Files, SparkExperiment, Timed, speed, steady
 from benchmarks.workload import BandWorkload
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame
 
 RESCALED, FIXED = "rescaled", "fixed"

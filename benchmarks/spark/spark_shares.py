@@ -17,23 +17,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
+from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_aim
 from benchmarks.spark.spark_runs import Files, SparkExperiment, Timed, speed, steady
 from benchmarks.workload import Side
 from streamjoin.model.binding import bind
 from streamjoin.spark.capacity.rehearsal import BatchOfRehearsal, Rehearsal
 from streamjoin.storage import background
 from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INNER, BAND, ORDERED, COUNT, AS_OF = "inner", "band", "inner, ordered", "inner, count window", "as-of"
 KINDS = (INNER, "left", "full", "semi", "anti", AS_OF, COUNT, ORDERED)

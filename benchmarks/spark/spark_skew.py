@@ -17,13 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Row, met
+from benchmarks.harness import Cell, Context, Figure, Row, met
 from benchmarks.spark.spark_runs import Files, SparkExperiment, Timed, speed, steady
 from benchmarks.workload import Side
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from streamjoin.model.predicates import JoinPredicate
 
 SHAPES = ("half on one key", "Zipf 1.2", "drifting Gaussian")

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Row, human, met
+from benchmarks.harness import Cell, Context, Figure, Row, human, met
 from benchmarks.spark.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
 from benchmarks.workload import BandWorkload
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _AIM_STATE, _AIM_COST = 1.5, 1.5
 

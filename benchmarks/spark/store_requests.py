@@ -14,9 +14,9 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Experiment, Finding, Judgement, Row, judge_aim
+from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Judgement, Row, judge_aim
 from benchmarks.report_lines import draw_lines
 from streamjoin.storage import settings
 from streamjoin.storage.log import WindowLog, new_epoch
@@ -24,9 +24,6 @@ from streamjoin.storage.manifest import Manifest
 from streamjoin.storage.places import place
 from tests.spark.joining import CASES, blueprint, in_process, stream, tables
 from tests.stores.servers import Moto
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _BATCHES, _ROWS, _ROWS_A_RANGE = 12, 240, 30
 _GROWTH = 1.2
