@@ -12,23 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
-from streamjoin.config.pipeline import has_secrets, without_secrets
+from streamjoin.config.pipeline import without_secrets
 from streamjoin.formats.table_types import file_schema, stored_schema
 from streamjoin.formats.tables import (
     DataFile,
-    LakeWriter,
+    LakeSink,
     TableConflictError,
-    TableTarget,
-    checked_compression,
-    checked_options,
     first_line,
     resolved,
-    writer_of,
 )
 from streamjoin.model.errors import NotSupportedError, SchemaError, SetupError, SpecError, StateError
 from streamjoin.storage.places import place
@@ -56,7 +51,7 @@ _COMPUTED: Final = ("delta.invariants", "delta.generationExpression", "delta.ide
 
 
 @dataclass(frozen=True)
-class DeltaSink:
+class DeltaSink(LakeSink):
     """A Delta table, exactly once.
 
     Args:
@@ -70,43 +65,16 @@ class DeltaSink:
     options: Mapping[str, str] = field(default_factory=dict)
     compression: str = "zstd"
     kind: ClassVar[str] = "delta"
-    writes_data_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", str(self.path))
         if not self.path:
             raise SpecError("a DeltaSink needs the path of a table")
-        object.__setattr__(self, "options", MappingProxyType(checked_options(self.options, "a DeltaSink")))
-        checked_compression(self.compression)
-
-    def open(self, target: TableTarget) -> LakeWriter:
-        """A writer for a query.
-
-        Raises:
-            SetupError: deltalake is not installed.
-            SchemaError: the query's columns do not fit the table.
-            NotSupportedError: files can't simply be added to the table.
-            StateError: the table can't be reached.
-        """
-        return LakeWriter(self, writer_of(target), target.schema)
+        super().__post_init__()
 
     def connect(self, schema: pa.Schema) -> OpenDelta:
         """The table, which is created with these columns if there is none."""
         return OpenDelta(self, schema)
-
-    def spec(self) -> dict[str, Any] | None:
-        """All fields; None with a secret among them."""
-        if has_secrets(self.options):
-            return None
-        return {
-            "kind": self.kind,
-            "path": self.path,
-            "options": dict(self.options),
-            "compression": self.compression,
-        }
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DeltaSink, (self.path, dict(self.options), self.compression)
 
     def __str__(self) -> str:
         return f"delta {self.path}"

@@ -10,23 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
 
-from streamjoin.config.pipeline import has_secrets, without_secrets
+from streamjoin.config.pipeline import without_secrets
 from streamjoin.formats.table_types import file_schema, stored_schema
 from streamjoin.formats.tables import (
     DataFile,
-    LakeWriter,
+    LakeSink,
     TableConflictError,
-    TableTarget,
-    checked_compression,
-    checked_options,
     first_line,
     resolved,
-    writer_of,
 )
 from streamjoin.model.errors import NotSupportedError, SetupError, SpecError, StateError, StreamJoinError
 from streamjoin.storage.settings import current
@@ -40,7 +35,7 @@ _RETRIES: Final = "commit.retry.num-retries"
 
 
 @dataclass(frozen=True)
-class IcebergSink:
+class IcebergSink(LakeSink):
     """An Iceberg table, exactly once.
 
     Args:
@@ -57,26 +52,13 @@ class IcebergSink:
     options: Mapping[str, str] = field(default_factory=dict)
     compression: str = "zstd"
     kind: ClassVar[str] = "iceberg"
-    writes_data_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.table, str) or not all(self.table.split(".")) or "." not in self.table:
             raise SpecError(f"an IcebergSink needs a table with its namespace, 'db.matches', not {self.table!r}")
         if not isinstance(self.catalog, str) or not self.catalog:
             raise SpecError(f"an IcebergSink needs the name of a catalog, not {self.catalog!r}")
-        object.__setattr__(self, "options", MappingProxyType(checked_options(self.options, "an IcebergSink")))
-        checked_compression(self.compression)
-
-    def open(self, target: TableTarget) -> LakeWriter:
-        """A writer for a query.
-
-        Raises:
-            SetupError: pyiceberg, or what it needs for the catalog, is not installed.
-            SchemaError: the query's columns do not fit the table.
-            NotSupportedError: files can't simply be added to the table.
-            StateError: the catalog or the table can't be reached.
-        """
-        return LakeWriter(self, writer_of(target), target.schema)
+        super().__post_init__()
 
     def check_catalog(self) -> None:
         """Refuse a catalog that is not described, without asking it.
@@ -98,21 +80,6 @@ class IcebergSink:
     def connect(self, schema: pa.Schema) -> OpenIceberg:
         """The table, which is created with these columns if there is none."""
         return OpenIceberg(self, schema)
-
-    def spec(self) -> dict[str, Any] | None:
-        """All fields; None with a secret among them."""
-        if has_secrets(self.options):
-            return None
-        return {
-            "kind": self.kind,
-            "table": self.table,
-            "catalog": self.catalog,
-            "options": dict(self.options),
-            "compression": self.compression,
-        }
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return IcebergSink, (self.table, self.catalog, dict(self.options), self.compression)
 
     def __str__(self) -> str:
         return f"iceberg {self.table} in {self.catalog}"

@@ -22,16 +22,19 @@ import math
 import re
 import sys
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from typing import Any, Final, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamjoin.config.lines import from_environment
+from streamjoin.config.pipeline import has_secrets
 from streamjoin.formats.table_types import as_stored
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 from streamjoin.storage.pieces import atomic
@@ -242,15 +245,51 @@ class RowsElsewhere(Protocol):
         """The rows."""
 
 
-class LakeSink(Protocol):
-    """A table of Delta or Iceberg as a sink."""
+class LakeSink(ABC):
+    """A table of Delta or Iceberg as a sink; what derives from it is a frozen dataclass with these two fields."""
+
+    options: Mapping[str, str]
+    compression: str
+    kind: ClassVar[str]
+    writes_data_files: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check what all tables have."""
+        if not isinstance(self.options, Mapping):
+            raise SpecError(f"the options of {self._title} are a mapping of texts, not {self.options!r}")
+        options = {str(name): str(text) for name, text in self.options.items()}
+        object.__setattr__(self, "options", MappingProxyType(options))
+        checked_compression(self.compression)
 
     @property
-    def compression(self) -> str:
-        """How data files are compressed."""
+    def _title(self) -> str:
+        name = type(self).__name__
+        return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
+    @abstractmethod
     def connect(self, schema: pa.Schema) -> OpenTable:
         """The table, which is created with these columns if it does not exist."""
+
+    def open(self, target: TableTarget) -> LakeWriter:
+        """A writer for a query.
+
+        Raises:
+            SetupError: the table's library, or what it needs for the catalog, is not installed.
+            SchemaError: the query's columns do not fit the table.
+            NotSupportedError: files can't simply be added to the table.
+            StateError: the catalog or the table can't be reached.
+        """
+        return LakeWriter(self, f"{target.engine}/{target.query}", target.schema)
+
+    def spec(self) -> dict[str, Any] | None:
+        """All fields; None with a secret among them."""
+        return None if has_secrets(self.options) else {"kind": self.kind, **self._fields()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(self._fields().values())
+
+    def _fields(self) -> dict[str, Any]:
+        return {**vars(self), "options": dict(self.options)}
 
 
 class LakeWriter:
@@ -292,11 +331,6 @@ class LakeWriter:
         """Nothing is open between two batches."""
 
 
-def writer_of(target: TableTarget) -> str:
-    """How an engine's query is named in a table."""
-    return f"{target.engine}/{target.query}"
-
-
 def resolved(options: Mapping[str, str], what: str) -> dict[str, str]:
     """Options with what the environment says for each ${NAME}.
 
@@ -304,17 +338,6 @@ def resolved(options: Mapping[str, str], what: str) -> dict[str, str]:
         SpecError: the environment has no such variable.
     """
     return {key: from_environment(text, f"an option of {what}") for key, text in options.items()}
-
-
-def checked_options(options: Any, what: str) -> dict[str, str]:
-    """Options as texts.
-
-    Raises:
-        SpecError: they are no mapping.
-    """
-    if not isinstance(options, Mapping):
-        raise SpecError(f"the options of {what} are a mapping of texts, not {options!r}")
-    return {str(name): str(text) for name, text in options.items()}
 
 
 def checked_compression(compression: str) -> None:
