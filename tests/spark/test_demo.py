@@ -20,7 +20,7 @@ from rich.console import Console
 
 import streamjoin as sj
 from streamjoin.spark.demo import run as demo
-from streamjoin.spark.demo.run import MARKER, CtrlC, _errors_to, claimed
+from streamjoin.spark.demo.run import MARKER, _errors_to, claimed
 from streamjoin.spark.demo.view import (
     WIDTH,
     DemoFigures,
@@ -34,6 +34,7 @@ from streamjoin.spark.demo.view import (
     view,
     weighted,
 )
+from streamjoin.spark.runtime.session import Stopping
 
 START = datetime(2013, 1, 1, 6, tzinfo=UTC)
 EVERY = timedelta(hours=6)
@@ -277,9 +278,9 @@ def test_a_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
 
 def test_the_first_ctrl_c_is_noted_and_the_second_raised() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with CtrlC() as ctrl_c:
+    with Stopping(signal.SIGINT) as ctrl_c:
         signal.raise_signal(signal.SIGINT)
-        assert ctrl_c.pressed
+        assert ctrl_c.asked
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

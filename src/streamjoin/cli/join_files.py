@@ -46,17 +46,17 @@ Write = Callable[[pa.Table], None]
 class FileJoin:
     """The join that the flags describe."""
 
-    left: Path
-    right: Path
-    on: str | None
-    window: str | None
+    left: Path | None = None
+    right: Path | None = None
+    on: str | None = None
+    window: str | None = None
     time: str | None = None
     lateness: str | None = None
     columns: str | None = None
     suffixes: str | None = None
     both_keys: bool = False
     result_time: str | None = None
-    how: str = "inner"
+    how: str | None = None
     asof: str | None = None
     tolerance: str | None = None
     exact: bool = True
@@ -76,7 +76,7 @@ class FileJoin:
                 raise SpecError("--window is missing: say how far apart joined rows may be, such as '5 seconds'")
             if self.asof is None and (self.tolerance is not None or not self.exact):
                 raise SpecError("--tolerance and --no-exact belong to an as-of join: add --asof backward")
-            kinds: Any = {"how": self.how}
+            kinds: Any = {"how": self.how or "inner"}
             if self.asof is not None:
                 kinds["match"] = AsOf(self.asof, _number(self.tolerance), self.exact)  # type: ignore[arg-type]
             lateness: Any = _number(self.lateness)
@@ -116,7 +116,7 @@ def join_files(file_join: FileJoin, out: Path | None, console: Console) -> None:
         SchemaError: the join does not match the files' columns.
     """
     spec = file_join.spec()
-    sides = {"left": _Side(file_join.left), "right": _Side(file_join.right)}
+    sides = {"left": _Side(file_join.left or Path()), "right": _Side(file_join.right or Path())}
     rows = late = 0
     with (
         open_join(

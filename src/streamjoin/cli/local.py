@@ -99,44 +99,23 @@ def run(
     or to the standard output as JSON lines. --how left gives the left rows without a match as well; --asof backward
     looks up the last right row before each left one, and takes --tolerance in place of --window.
     """
-    flags = {"--left": left, "--right": right, "--on": on, "--window": window}
-    if asof is not None:
-        flags = {"--left": left, "--right": right, "--time": time}
-    if file is None:
-        missing = [name for name, value in flags.items() if value is None]
-        if missing:
-            raise typer.BadParameter(
-                f"give a pipeline file, or all of {', '.join(flags)} (missing: {', '.join(missing)})"
-            )
-        from streamjoin.cli.join_files import FileJoin, join_files
+    from streamjoin.cli.join_files import FileJoin, join_files
 
-        file_join = FileJoin(
-            left or Path(),
-            right or Path(),
-            on,
-            window,
-            time,
-            lateness,
-            columns,
-            suffixes,
-            both_keys,
-            result_time,
-            how or "inner",
-            asof,
-            tolerance,
-            exact,
-        )
-        join_files(file_join, out, Console(stderr=True))
+    file_join = FileJoin(
+        left, right, on, window, time, lateness, columns, suffixes, both_keys, result_time, how, asof, tolerance, exact
+    )
+    if file is not None:
+        if file_join != FileJoin() or out is not None:
+            raise typer.BadParameter("give either a pipeline file or flags, not both")
+        _run_pipeline(file, check)
         return
-    if any(
-        value is not None
-        for value in (
-            *(left, right, on, window, time, lateness, columns, suffixes, both_keys or None, result_time, out),
-            *(how, asof, tolerance, None if exact else exact),
-        )
-    ):
-        raise typer.BadParameter("give either a pipeline file or flags, not both")
-    _run_pipeline(file, check)
+    needed = {"--left": left, "--right": right, "--on": on, "--window": window}
+    if asof is not None:
+        needed = {"--left": left, "--right": right, "--time": time}
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise typer.BadParameter(f"give a pipeline file, or all of {', '.join(needed)} (missing: {', '.join(missing)})")
+    join_files(file_join, out, Console(stderr=True))
 
 
 def _run_pipeline(file: Path, check: bool) -> None:

@@ -44,11 +44,7 @@ def executor_words(config: ServiceConfig, spark: Any) -> str:
 
 
 def _session(config: ServiceConfig, report: Report) -> Any:
-    conf: dict[str, str] = dict(config.conf)
-    if config.needs_kafka and not jars.brings_connector(conf):
-        if jars.present() is None:
-            report("fetching Spark's Kafka connector (once) ...")
-        conf |= jars.classpath_setting(conf, jars.fetch())
+    conf = jars.with_connector(config.conf, report) if config.needs_kafka else config.conf
     return session("streamjoin serve", config.master, config=conf, memory=config.memory, storage=config.storage)
 
 

@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from streamjoin.model.spec import JoinSpec
 from streamjoin.model.window import TimeWindow
 from streamjoin.spark.demo.feeds import FLIGHTS_DDL, TIMES, WEATHER_DDL, Month, play
 from streamjoin.spark.demo.view import DemoFigures, Watch, closing, is_live, view
-from streamjoin.spark.runtime.session import session
+from streamjoin.spark.runtime.session import Stopping, session_beside
 from streamjoin.spark.stages.late import late
 from streamjoin.spark.stream_join import join
 
@@ -66,7 +65,11 @@ def run(*, seconds: float, output: Path, console: Console) -> None:
     month = Month.cut(max(_WARMING_SLICES, round(seconds / _SLICE_SECONDS)))
     cores = min(_MOST_CORES, os.cpu_count() or 1)
     # Removed once Spark has stopped: until then its listeners write to the checkpoint of a query that has ended.
-    with claimed(output), CtrlC() as ctrl_c, tempfile.TemporaryDirectory(prefix="streamjoin-demo-") as scratch:
+    with (
+        claimed(output),
+        Stopping(signal.SIGINT) as ctrl_c,
+        tempfile.TemporaryDirectory(prefix="streamjoin-demo-") as scratch,
+    ):
         with _step(console, "starting Spark"):
             spark = _session(cores, output / _LOG)
         try:
@@ -75,7 +78,7 @@ def run(*, seconds: float, output: Path, console: Console) -> None:
             figures = _live(spark, month, seconds, output, console, ctrl_c)
             title = f"{figures.matches:,} matches of {figures.flights:,} flights and {figures.weather:,} observations"
             rows = _summary(figures, output, cores)
-            if ctrl_c.pressed:
+            if ctrl_c.asked:
                 closing(console, f"stopped by Ctrl-C: {title}", rows)
                 raise KeyboardInterrupt
             with _step(console, "checking: Spark's own batch join of the same files"):
@@ -137,9 +140,8 @@ def _session(cores: int, log: Path) -> SparkSession:
         # In a one-minute run Java's second compiler costs more than it gains.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    # On another thread, because on the main thread pyspark replaces the handler of Ctrl-C.
-    with _errors_to(log), ThreadPoolExecutor(1) as pool:
-        return pool.submit(session, "streamjoin-demo", f"local[{cores}]", config=config).result()
+    with _errors_to(log):
+        return session_beside("streamjoin-demo", f"local[{cores}]", config=config)
 
 
 @contextlib.contextmanager
@@ -171,36 +173,17 @@ def _start(joined: DataFrame, output: Path, **trigger: Any) -> StreamingQuery:
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 
-def _warm_up(spark: SparkSession, month: Month, scratch: Path, ctrl_c: CtrlC) -> None:
+def _warm_up(spark: SparkSession, month: Month, scratch: Path, ctrl_c: Stopping) -> None:
     """Compile Java and Python code that is compiled at first use, so that the live part shows the join."""
     for _ in play(month, scratch, seconds=0, slices=_WARMING_SLICES):
         pass
     query = _start(_joined(spark, scratch), scratch, availableNow=True)
     try:
         while not query.awaitTermination(1):
-            if ctrl_c.pressed:
+            if ctrl_c.asked:
                 raise KeyboardInterrupt
     finally:
         query.stop()
-
-
-class CtrlC:
-    """Records the first Ctrl-C and raises at the second: an exception inside a call to Spark breaks the connection."""
-
-    def __init__(self) -> None:
-        self.pressed = False
-
-    def __enter__(self) -> CtrlC:
-        self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _note(self, *_: object) -> None:
-        if self.pressed:
-            raise KeyboardInterrupt
-        self.pressed = True
 
 
 class _Feeds(threading.Thread):
@@ -236,7 +219,7 @@ class _Feeds(threading.Thread):
 
 
 def _live(
-    spark: SparkSession, month: Month, seconds: float, output: Path, console: Console, ctrl_c: CtrlC
+    spark: SparkSession, month: Month, seconds: float, output: Path, console: Console, ctrl_c: Stopping
 ) -> DemoFigures:
     """Run feeds and join side by side, and show them until all is joined or Ctrl-C was pressed."""
     for feed in TIMES:
@@ -248,7 +231,7 @@ def _live(
     feeds.start()
     with view(console, seconds) as show:
         try:
-            while feeds.is_alive() and not ctrl_c.pressed and query.isActive:
+            while feeds.is_alive() and not ctrl_c.asked and query.isActive:
                 feeds.join(_POLL)
                 show(watch.update(time.monotonic() - began, query.recentProgress))
         finally:
@@ -259,7 +242,7 @@ def _live(
         watch.figures.finished = True
         show(watch.update(watch.figures.elapsed, query.recentProgress))
     failure = query.exception() or feeds.error
-    if failure is not None and not ctrl_c.pressed:
+    if failure is not None and not ctrl_c.asked:
         raise StreamJoinError(f"the join stopped: {failure}")
     return watch.figures
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from rich.console import Console
 
 from streamjoin.config.pipeline import Pipeline, PipelineSource, without_secrets
 from streamjoin.formats.described import table_sink
+from streamjoin.model.binding import bind
 from streamjoin.model.errors import (
     CheckpointError,
     InputError,
@@ -29,13 +29,17 @@ from streamjoin.model.errors import (
     StateError,
     StreamJoinError,
 )
+from streamjoin.model.predicates import Equi, Theta
+from streamjoin.model.spec import JoinSpec
+from streamjoin.model.summary import Summary
+from streamjoin.model.window import CountWindow
 from streamjoin.spark.batch_lines import SETTING
 from streamjoin.spark.columns import quoted
 from streamjoin.spark.pipeline.progress import PipelineFigures
 from streamjoin.spark.pipeline.sources import SourceFrames, at_line, open_source
 from streamjoin.spark.pipeline.view import ROWS_OUT, Totals, shown
 from streamjoin.spark.runtime import jars
-from streamjoin.spark.runtime.session import session, set_meanwhile
+from streamjoin.spark.runtime.session import Stopping, session_beside, set_meanwhile
 from streamjoin.spark.sources import Source
 from streamjoin.spark.stages.late import late
 from streamjoin.spark.stages.undecided import Undecided
@@ -45,18 +49,6 @@ from streamjoin.spark.tables import table_writer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-from dataclasses import replace
-
-import pyarrow as pa
-
-from streamjoin.model.binding import bind
-from streamjoin.model.predicates import Equi, Theta
-from streamjoin.model.spec import JoinSpec
-from streamjoin.model.summary import Summary
-from streamjoin.model.window import CountWindow
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _POLL = 0.2
 _ENDS = "end_of_input = true in [join] decides it at the end of a backlog"
@@ -166,37 +158,11 @@ def run(pipeline: Pipeline, console: Console, *, spark: SparkSession | None = No
                 started.stop()
 
 
-class Stopping:
-    """Records the first SIGINT or SIGTERM; the second one raises."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> Stopping:
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, *_: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-
 def _session(pipeline: Pipeline, console: Console) -> SparkSession:
-    conf: dict[str, str] = dict(pipeline.conf)
-    if pipeline.needs_kafka and not jars.brings_connector(conf):
-        if jars.present() is None:
-            console.print("fetching Spark's Kafka connector (once) ...", highlight=False)
-        conf |= jars.classpath_setting(conf, jars.fetch())
-    # On another thread, because on the main thread pyspark replaces the handler of Ctrl-C.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(
-            session, pipeline.name, pipeline.master, config=conf, memory=pipeline.memory, storage=pipeline.storage
-        ).result()
+    conf = pipeline.conf
+    if pipeline.needs_kafka:
+        conf = jars.with_connector(conf, lambda line: console.print(line, highlight=False))
+    return session_beside(pipeline.name, pipeline.master, config=conf, memory=pipeline.memory, storage=pipeline.storage)
 
 
 def _start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[StreamingQuery]:

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -232,6 +232,15 @@ def classpath_setting(conf: Mapping[str, str], jars: Sequence[Path]) -> dict[str
     """The setting that adds `jars` to those of `conf` on the class path of the driver and all executors."""
     own = [entry for entry in conf.get("spark.jars", "").split(",") if entry]
     return {"spark.jars": ",".join([*own, *(str(jar) for jar in jars)])}
+
+
+def with_connector(conf: Mapping[str, str], report: Callable[[str], object]) -> dict[str, str]:
+    """Settings of a session with the connector, unless they bring one; `report` is told if it has to be fetched."""
+    if brings_connector(conf):
+        return dict(conf)
+    if present() is None:
+        report("fetching Spark's Kafka connector (once) ...")
+    return {**conf, **classpath_setting(conf, fetch())}
 
 
 def brings_connector(conf: Mapping[str, str]) -> bool:

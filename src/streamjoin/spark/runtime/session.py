@@ -13,6 +13,7 @@ import importlib.resources
 import logging
 import os
 import re
+import signal
 import site
 import socket
 import sys
@@ -20,6 +21,7 @@ import sysconfig
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -349,3 +351,31 @@ def _local_cores(master: str) -> int:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Stopping:
+    """Records the first SIGINT or SIGTERM and raises at the second: an exception breaks a call to Spark for good."""
+
+    def __init__(self, *signals: signal.Signals) -> None:
+        """`signals` are others than these two."""
+        self.asked = False
+        self._signals = signals or (signal.SIGINT, signal.SIGTERM)
+
+    def __enter__(self) -> Stopping:
+        self._before = {number: signal.signal(number, self._note) for number in self._signals}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def session_beside(*arguments: Any, **options: Any) -> SparkSession:
+    """`session`, made on another thread: on the main thread pyspark replaces the handler of Ctrl-C."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(session, *arguments, **options).result()
