@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from streamjoin.config.lines import VARIABLE
 from streamjoin.model.spec import JoinSpec
@@ -178,6 +178,12 @@ def is_secret(key: str) -> bool:
 def has_secrets(options: Mapping[str, str]) -> bool:
     """Whether options have a secret that is written out, so that they must not be in a checkpoint."""
     return any(is_secret(key) and not VARIABLE.search(text) for key, text in options.items())
+
+
+def sink_spec(sink: Any) -> dict[str, Any] | None:
+    """A sink as a checkpoint keeps it: its kind and all of its fields; None with a secret among its options."""
+    own = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(sink).items()}
+    return None if has_secrets(own.get("options", {})) else {"kind": sink.kind, **own}
 
 
 def shown(options: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamjoin.config.lines import from_environment
-from streamjoin.config.pipeline import has_secrets
+from streamjoin.config.pipeline import sink_spec
 from streamjoin.formats.table_types import as_stored
 from streamjoin.model.errors import SpecError, StateError, StreamJoinError
 from streamjoin.storage.pieces import atomic
@@ -283,13 +283,10 @@ class LakeSink(ABC):
 
     def spec(self) -> dict[str, Any] | None:
         """All fields; None with a secret among them."""
-        return None if has_secrets(self.options) else {"kind": self.kind, **self._fields()}
+        return sink_spec(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(self._fields().values())
-
-    def _fields(self) -> dict[str, Any]:
-        return {**vars(self), "options": dict(self.options)}
+        return type(self), tuple({**vars(self), "options": dict(self.options)}.values())
 
 
 class LakeWriter:

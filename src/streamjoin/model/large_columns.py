@@ -133,3 +133,11 @@ def _from_chunks(chunks: list[pa.Array], owner: Array, places: Array) -> pa.Arra
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return pa.concat_arrays(taken).take(pa.array(back))
+
+
+def row_bytes(schema: pa.Schema) -> int | None:
+    """The bytes of a row if all columns have a fixed width."""
+    try:
+        return sum(-(-int(field.type.bit_width) // 8) for field in schema)
+    except ValueError:
+        return None

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamjoin.config.pipeline import sink_spec
 from streamjoin.formats.tables import checked_compression
 from streamjoin.model.errors import SpecError, StreamJoinError
 from streamjoin.queries.engine.journal import safe_name
@@ -69,9 +70,9 @@ class ParquetSink:
         """
         return ParquetWriter(self, target)
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, Any] | None:
         """All fields."""
-        return {"kind": self.kind, "path": self.path, "compression": self.compression, "append": self.append}
+        return sink_spec(self)
 
     def __str__(self) -> str:
         return f"parquet {self.path}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pyarrow as pa
 
 from streamjoin.config.lines import from_environment
-from streamjoin.config.pipeline import has_secrets, without_secrets
+from streamjoin.config.pipeline import sink_spec, without_secrets
 from streamjoin.model import json_values
 from streamjoin.model.errors import SpecError
 from streamjoin.queries.sinks.base import FiledRows, NewestRows, Target
@@ -199,15 +199,7 @@ class KafkaSink:
 
     def spec(self) -> dict[str, Any] | None:
         """All fields; None with a secret among them."""
-        if has_secrets(self.options):
-            return None
-        return {
-            "kind": self.kind,
-            "servers": self.servers,
-            "topic": self.topic,
-            "key": self.key,
-            "options": dict(self.options),
-        }
+        return sink_spec(self)
 
     @property
     def together(self) -> tuple[Any, ...]:
@@ -341,9 +333,9 @@ class TableSink:
             raise SpecError("a TableSink is a view of a Spark session, and this engine has none: read Engine.rows")
         return TableWriter(self, target)
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, Any] | None:
         """All fields."""
-        return {"kind": self.kind, "view": self.view, "limit": self.limit}
+        return sink_spec(self)
 
     def __str__(self) -> str:
         return f"table {self.view}, newest {self.limit:,} rows"

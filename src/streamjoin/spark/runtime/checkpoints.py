@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from streamjoin.model.errors import CheckpointError, SetupError, SpecError, StateError, StreamJoinError
+from streamjoin.model.large_columns import row_bytes
 from streamjoin.spark.runtime.driver_classes import name_stages
 from streamjoin.spark.runtime.end_of_input import planned_end
 from streamjoin.spark.runtime.internals import StartingQuery, plan_of, session_id
@@ -266,20 +265,12 @@ def query_settings(
     bytes as well. Packed parts then need 64-bit offsets, because together they may be larger than 2 GB.
     """
     settings = {} if is_set(_ADAPTIVE) else {_ADAPTIVE: "false"}
-    widths = [_row_bytes(join.schema(side)) for join in joins for side in (0, 1)]
+    widths = [row_bytes(join.schema(side)) for join in joins for side in (0, 1)]
     rows = int(get(_MOST_ROWS) or 0)
     bounded = rows > 0 and all(width is not None and width * rows <= _FEW_BYTES for width in widths)
     if bounded and get(_MOST_BYTES) == _USUAL_BYTES:
         settings |= {_MOST_BYTES: _UNLIMITED, _LARGE: "true"}
     return settings
-
-
-def _row_bytes(schema: pa.Schema) -> int | None:
-    """The bytes of a row if all columns have a fixed width."""
-    try:
-        return sum(-(-int(field.type.bit_width) // 8) for field in schema)
-    except ValueError:
-        return None
 
 
 def _warn_of_waiting(running: RunningJoin, batch: int, metrics: Mapping[str, Any]) -> None:

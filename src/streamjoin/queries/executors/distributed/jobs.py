@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from streamjoin.model.errors import StreamJoinError, reason_of
+from streamjoin.model.large_columns import row_bytes
 from streamjoin.spark.runtime.session import ARROW_ROWS, MORE_WARMING
 
 if TYPE_CHECKING:
@@ -70,11 +71,8 @@ def _rows_per_batch(schema: pa.Schema) -> int:
     >>> _rows_per_batch(pa.schema([("x", pa.int64())])), _rows_per_batch(pa.schema([("x", pa.string())]))
     (200000, 256)
     """
-    try:
-        width = sum(-(-int(field.type.bit_width) // 8) for field in schema)
-    except ValueError:
-        return _FEW_ROWS
-    return max(1, min(ARROW_ROWS, _MOST_BYTES // max(1, width)))
+    width = row_bytes(schema)
+    return _FEW_ROWS if width is None else max(1, min(ARROW_ROWS, _MOST_BYTES // max(1, width)))
 
 
 def run_cells(context: SparkContext, cells: int, task: Callable[[int], Any]) -> list[Any]:
