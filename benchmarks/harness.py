@@ -103,11 +103,13 @@ class Experiment(ABC):
     against: ClassVar[Mapping[str, Any]] = {}
     """What tells the cell that others are compared with from them; empty where nothing is compared."""
     across: ClassVar[str | None] = None
-    """The column along the axis of the picture, if it shows the result as lines."""
+    """The column along the axis of the picture, if it shows lines."""
     lines: ClassVar[Sequence[str]] = ()
     """The columns that tell the lines apart."""
     log: ClassVar[bool] = False
     """Whether the axis of the result is logarithmic."""
+    drawn: ClassVar[str | None] = None
+    """The column that the lines show, where it is not the result."""
 
     @abstractmethod
     def cells(self, quick: bool) -> Sequence[Cell]:
@@ -125,7 +127,8 @@ class Experiment(ABC):
     def plot(self, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the rows; a figure left without axes is not written."""
         if self.across is not None:
-            draw_lines(figure.subplots(), rows, x=self.across, y=self.measure, by=self.lines, log=self.log)
+            shown = self.drawn or self.measure
+            draw_lines(figure.subplots(), rows, x=self.across, y=shown, by=self.lines, log=self.log)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:  # noqa: ARG002
         """Each part of the claim and each aim, judged; an experiment has these or a `verdict` of its own."""

@@ -35,7 +35,7 @@ _BYSTANDERS = frozenset(
     )
 )
 """Modules that find, explain, print and store results; a change to them does not change a figure."""
-_JUDGING = frozenset(("title", "claim", "findings", "verdict", "plot", "across", "lines", "log"))
+_JUDGING = frozenset(("title", "claim", "findings", "verdict", "plot", "across", "lines", "log", "drawn"))
 """The parts of an experiment that say what its rows mean."""
 _WRITTEN = tuple(
     f":(exclude){path}" for path in ("benchmarks/results", "docs/reproduction.md", "docs/speed.md", "README.md")

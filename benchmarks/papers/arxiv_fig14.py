@@ -10,11 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import IndexExperiment, mean, pick, power
 from benchmarks.papers.index_join import IndexJoin
 from benchmarks.papers.index_keys import keys_for
-from benchmarks.report_lines import draw_lines
 
 _INDEXES = ("im_tree", "pim_tree")
 _MERGE_RATIO = 1 / 8
@@ -30,6 +29,7 @@ class MergeCost(IndexExperiment):
     measure = "entries_per_s"
     unit = "entries/s"
     against: ClassVar = {"index": "im_tree"}
+    across, lines, log, drawn = "window", ("index",), True, "ms_a_merge"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every fourfold window and the largest."""
@@ -59,10 +59,6 @@ class MergeCost(IndexExperiment):
             "ms_a_merge": spent / merges / 1e6,
             "ns_an_entry": spent / entries,
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Milliseconds a merge."""
-        draw_lines(figure.subplots(), rows, x="window", by=("index",), y="ms_a_merge", log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Whether an entry costs the same at every size, and in both trees."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import pick, power, values
 from benchmarks.papers.parallel_experiment import LEAST, LOAD, PARALLEL, ParallelExperiment, latencies, thread_counts
-from benchmarks.report_lines import draw_lines
 
 
 class TaskLatency(ParallelExperiment):
@@ -23,6 +22,7 @@ class TaskLatency(ParallelExperiment):
     claim = "figure 11b: latency grows with the size of a task, and with the window, whose merges take longer"
     measure = "per_mean_latency"
     unit = "1/s"
+    across, lines, log, drawn = "task", ("window",), True, "mean_us"
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,10 +54,6 @@ class TaskLatency(ParallelExperiment):
         """Let go of the joins, and measure the rate anew next time."""
         super().close()
         self._rate = 0.0
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Latency against the task size."""
-        draw_lines(figure.subplots(), rows, x="task", by=("window",), y="mean_us", log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """How latency grows with tasks and with the window."""

@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.harness import Cell, Context, Experiment, Figure, Finding, Row, judge_claim
+from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_claim
 from benchmarks.papers.index_experiment import values
 from benchmarks.papers.scalejoin_stream import alternating, run_stream, scalejoin_comparisons, thread_grid
-from benchmarks.report_lines import draw_lines
 
 _LOAD = 0.8
 _TARGET = {True: 2e8, False: 2e9}
@@ -32,6 +31,7 @@ class Latency(Experiment):
     unit = "1 / mean latency in s"
     repeats = 2
     against: ClassVar = {"threads": 1}
+    across, lines, log, drawn = "threads", ("window",), True, "mean_ms"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Two windows, threads up to the cores."""
@@ -55,10 +55,6 @@ class Latency(Experiment):
             "overran": ran.seconds / (n / rate),
             "results": ran.results,
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Mean latency against threads."""
-        draw_lines(figure.subplots(), rows, x="threads", y="mean_ms", by=("window",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The paper's bound, the growth with threads, and whether the machine kept up."""

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Experiment, Figure, Row, met
-from benchmarks.report_lines import draw_lines
+from benchmarks.harness import Cell, Context, Experiment, Row, met
 
 _ENTRY = 16
 _ROW = 16
@@ -35,6 +34,7 @@ class MemoryExperiment(Experiment):
     repeats = 1  # bytes do not vary
     warmups = 0
     against: ClassVar = {"algorithm": _BTREE}
+    across, lines, log, drawn = "window", ("algorithm", "push"), True, "index_bytes"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Each algorithm, with pushes of a 64th and of a quarter of the window."""
@@ -72,10 +72,6 @@ class MemoryExperiment(Experiment):
             "window_bytes": window_bytes,
             "window_times_rows": window_bytes / _ROW,
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Bytes of the index against the window."""
-        draw_lines(figure.subplots(), rows, x="window", y="index_bytes", by=("algorithm", "push"), log=True)
 
     def verdict(self, rows: Sequence[Row]) -> list[str]:
         """The worst cell of the sorted runs, and of the PIM-Tree beside the B+-tree."""

@@ -13,8 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import streamjoin as sj
-from benchmarks.harness import Cell, Context, Figure, Finding, Row, judge_aim
-from benchmarks.report_lines import draw_lines
+from benchmarks.harness import Cell, Context, Finding, Row, judge_aim
 from benchmarks.spark.spark_runs import ROW_BYTES, Files, SparkExperiment, speed, state_bytes, steady
 from benchmarks.workload import BandWorkload
 from streamjoin.spark.stages.figures import metric_name
@@ -28,6 +27,7 @@ class SparkDisk(SparkExperiment):
 
     title = "spark_disk: the window log on disk, over the rows that are alive"
     measure = "rows_per_s"
+    across, lines, log, drawn = "batch_percent", ("window",), True, "rows_on_disk"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Every share of the window as a batch."""
@@ -56,10 +56,6 @@ class SparkDisk(SparkExperiment):
             "state": state_bytes(self.spark, self.checkpoint) / alive,
             "runs": max(figure["runs"] for figure in figures),
         }
-
-    def plot(self, rows: Sequence[Row], figure: Figure) -> None:
-        """Size over the share."""
-        draw_lines(figure.subplots(), rows, x="batch_percent", y="rows_on_disk", by=("window",), log=True)
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """Each cell against the aim."""
