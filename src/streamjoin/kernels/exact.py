@@ -295,6 +295,61 @@ def add_wholes(values: Array, present: Array, into: Array, rows: Array) -> None:
 
 
 @inlined
+def _product(one: Any, other: Any) -> Any:
+    """The product of two words, as two words."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a, b, c, d = one >> half, one & low, other >> half, other & low
+    least, middle = b * d, a * d + ((b * d) >> half)
+    further = b * c + (middle & low)
+    return (further << half) | (least & low), a * c + (middle >> half) + (further >> half)
+
+
+@kernel
+def add_many_floats(
+    values: Array, present: Array, times: Array, into: Array, rows: Array, head: int, first: int
+) -> None:  # fmt: skip
+    """Add each value that is present to the row at `into`, as many times as `times` says."""
+    bits = values.view(np.uint64)
+    for i in range(values.size):
+        if not present[i]:
+            continue
+        count, row = np.uint64(times[i]), into[i]
+        rows[row, _COUNT] += count
+        if (bits[i] >> _U52) & _INFINITE == _INFINITE:
+            place = _NANS if bits[i] & _FRACTION != _U0 else _MINUS if bits[i] >> _U63 != _U0 else _PLUS
+            rows[row, place] += count
+            continue
+        low, high, word, negative = _fixed(bits[i], first)
+        at = head + word
+        for part in (low, high):
+            if part != _U0 and count != _U0:
+                one, other = _product(part, count)
+                _add_at(rows, row, at, one, other, negative)
+            at += 1
+
+
+@kernel
+def add_many_wholes(values: Array, present: Array, times: Array, into: Array, rows: Array) -> None:
+    """`add_many_floats` for whole numbers, which are rows of words."""
+    n = values.shape[1]
+    for i in range(values.shape[0]):
+        if not present[i]:
+            continue
+        count, row = np.uint64(times[i]), into[i]
+        rows[row, _COUNT] += count
+        sign, carry = _U0 - (values[i, n - 1] >> _U63), _U0
+        # In two's complement the product of the words is that of the number, as far as the row reaches.
+        for place in range(1, rows.shape[1]):
+            low, high = _product(values[i, place - 1] if place <= n else sign, count)
+            new = low + carry
+            carry = high + (_U1 if new < low else _U0)
+            old = rows[row, place]
+            total = old + new
+            carry += _U1 if total < old else _U0
+            rows[row, place] = total
+
+
+@inlined
 def _combine(rows: Array, i: Any, others: Array, j: Any, head: Any, negative: bool) -> None:
     """Add a row of the same layout, or take it away."""
     for place in range(head):

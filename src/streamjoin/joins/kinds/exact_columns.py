@@ -15,6 +15,8 @@ from streamjoin._arrays import Array
 from streamjoin.kernels.exact import (
     Layout,
     add_floats,
+    add_many_floats,
+    add_many_wholes,
     add_wholes,
     float_layout,
     prefix_floats,
@@ -54,11 +56,16 @@ class Numbers:
         else:
             prefix_wholes(self.values, self.present, previous, rows, begin)
 
-    def by_group(self, groups: Array, n: int) -> tuple[Array, Layout]:
-        """The sum of each of `n` groups."""
+    def by_group(self, groups: Array, n: int, times: Array | None = None) -> tuple[Array, Layout]:
+        """The sum of each of `n` groups; each value counts as often as `times` says, if given."""
         layout = self.layout()
         rows = layout.rows(n)
-        if self.is_float:
+        if times is not None:
+            if self.is_float:
+                add_many_floats(self.values, self.present, times, groups, rows, layout.head, layout.first)
+            else:
+                add_many_wholes(self.values, self.present, times, groups, rows)
+        elif self.is_float:
             add_floats(self.values, self.present, groups, rows, layout.head, layout.first)
         else:
             add_wholes(self.values, self.present, groups, rows)

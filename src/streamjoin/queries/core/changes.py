@@ -302,10 +302,13 @@ class QueryRegistry:
 
     @cached_property
     def running(self) -> dict[str, LiveQuery]:
-        """What the shared plan runs: every query that is not paused, or its parts, or what feeds its groups."""
+        """What the shared plan runs: every query that is not paused, or its parts, or what feeds its groups.
+
+        Of feeds that need no rows there is nothing.
+        """
         active = (entry for entry in self.queries.values() if not entry.paused and entry.query.grouping is None)
         parts = {name: part for entry in active for name, part in entry.parts.items()}
-        return parts | {feed.name: feed.live for feed in self.feeds.values()}
+        return parts | {feed.name: feed.live for feed in self.feeds.values() if feed.partners is None}
 
     @property
     def held(self) -> dict[str, LiveQuery]:

@@ -41,6 +41,7 @@ from streamjoin.queries.core.groups.feeds import (
     GroupState,
     MemberResult,
     NewGroups,
+    PartnerFeeds,
     WaitingState,
     stores_of,
 )
@@ -51,6 +52,7 @@ from streamjoin.queries.core.row_lists import ListedRows, read
 from streamjoin.queries.core.running_plan import steps_of
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared_join import StepCounts
+from streamjoin.queries.core.stored_stream import StoredStream
 from streamjoin.queries.language.plan import Query, Stream, query_name
 from streamjoin.queries.optimizer.optimizer import Optimizer
 from streamjoin.queries.optimizer.plans import Plan, check_plan
@@ -199,6 +201,8 @@ class Shared:
         self._state = Snapshot(-1, QueryRegistry(), {}, Clocks.start(lateness), Optimizer(self.settings))
         self._seconds: dict[str, float] = defaultdict(float)
         self._kinds: dict[str, JoinKinds] = {}
+        self.partners = PartnerFeeds()
+        """What feeds are made of that need no rows of joins."""
         self._waiting: tuple[int, dict[str, WaitingState]] = -1, {}
         """The batch whose rows were computed last, and what waits after it."""
         self._left_out: tuple[int, dict[str, InputError]] = -1, {}
@@ -344,6 +348,11 @@ class Shared:
         return self._streams
 
     @property
+    def stored_streams(self) -> Mapping[str, StoredStream]:
+        """The streams as the joins read them, by name."""
+        return self._execution.streams
+
+    @property
     def queries(self) -> Mapping[str, LiveQuery]:
         """The queries that are there, by name."""
         return self._state.registry.queries
@@ -391,6 +400,7 @@ class Shared:
             for name, entry in branches.items()
             if entry.query.kind_steps and (not entry.paused or name in state.kinds)
         }
+        self.partners.keep({feed.join for feed in state.registry.feeds.values()})
         self._state = state
 
     def _computed(self, state: Snapshot, names: Sequence[str] | None = None) -> dict[str, LiveQuery]:
@@ -542,7 +552,14 @@ class Shared:
 
         def new_groups(feed: GroupFeed) -> FeedRows:
             members = {name: entry.member for name, entry in feed.members.items()}
-            return FeedRows(feed.live.query, members, read(rows.pop(feed.name)))
+            query = feed.live.query
+            if feed.partners is None:
+                return FeedRows(query, members, read(rows.pop(feed.name)))
+            self._at_query = query
+            try:
+                return self.partners.rows(feed.join, query, members, self._execution.streams, arrived.buckets)
+            finally:
+                self._at_query = None
 
         rows.update(self._grouped(arrived, waiting, failed, new_groups))
         progress = arrived.progress or arrived.clocks.progress
@@ -763,6 +780,7 @@ class Shared:
                 for name, held in buckets.items()
             }
         self._execution.settle(arrived.buckets, kept)
+        self.partners.settle()
         self._execution.recent.note(self._execution.counts)
         settled = perf_counter()
         # What passes through a stream that holds nothing is measured too.
@@ -903,6 +921,6 @@ class Shared:
             for bucket in held:
                 for what, size in bucket.nbytes.items():
                     sizes[what] += size
-        sizes["indexes"] += sum(kinds.nbytes for kinds in self._kinds.values())
+        sizes["indexes"] += sum(kinds.nbytes for kinds in self._kinds.values()) + self.partners.nbytes
         groups = sum(store.nbytes for store in stores_of(self._state.kinds))
         return {**sizes, "groups": groups} if groups else sizes

@@ -16,7 +16,7 @@ changed, so a batch can be computed again; what a query gives does not depend on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
@@ -33,13 +33,16 @@ from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.expression.typing_rules import check
 from streamjoin.model.window import CountWindow
 from streamjoin.queries.core.budgets import Budget
+from streamjoin.queries.core.groups.partners import PartnerJoin, PartnerRule, Partners, partner_rule, reason_for_pairs
 from streamjoin.queries.core.groups.runs import (
+    GroupPart,
     GroupRun,
     Slot,
     added_up,
     keys_without_signs,
     merged,
     order_ranks,
+    part_of_rows,
     run_of_rows,
     same_keys,
     slot_of,
@@ -52,7 +55,9 @@ from streamjoin.queries.language.plan import Query, query_name
 from streamjoin.windows.clock import FOREVER, NEVER, to_ticks
 
 if TYPE_CHECKING:
+    from streamjoin.queries.core.buckets import Bucket
     from streamjoin.queries.core.changes import LiveQuery
+    from streamjoin.queries.core.stored_stream import StoredStream
 
 _MERGED_AT: Final = 4
 """A run is merged with those before it that have no more groups than it has, times this."""
@@ -150,6 +155,16 @@ class GroupFeed:
         """Under which its rows come."""
         return self.live.query.name
 
+    @cached_property
+    def partners(self) -> PartnerRule | None:
+        """How its groups are made without the rows of the join; None where these are found."""
+        return partner_rule(next(iter(self.members.values())).query)
+
+    @cached_property
+    def join(self) -> FeedKey:
+        """What feeds of one join have in common."""
+        return join_key(self.live.query)
+
 
 def feed_key(entry: LiveQuery) -> FeedKey:
     """What queries of one feed have in common; by ROWS also since when, as what came before counts."""
@@ -158,7 +173,13 @@ def feed_key(entry: LiveQuery) -> FeedKey:
         raise AssertionError("a query without groups has no feed")
     since = entry.created if _has_rows(query) else -1
     join = query.sources, query.steps, query.selections, query.residual
-    return FeedKey(*join, grouping.keys, grouping.window.alias, entry.budget, since)
+    by_ranges = reason_for_pairs(query) is None
+    return FeedKey(*join, grouping.keys, grouping.window.alias, entry.budget, since, by_ranges)
+
+
+def join_key(query: Query) -> FeedKey:
+    """What feeds of one join have in common."""
+    return FeedKey(query.sources, query.steps, query.selections)
 
 
 def feeds_of(queries: Mapping[str, LiveQuery], before: Mapping[FeedKey, GroupFeed]) -> dict[FeedKey, GroupFeed]:
@@ -469,9 +490,11 @@ class FeedRows:
     Nothing is computed for a member of rows before its first window: others may have had them found.
     """
 
-    def __init__(self, query: Query, members: Mapping[str, GroupMember], rows: pa.Table) -> None:
+    def __init__(
+        self, query: Query, members: Mapping[str, GroupMember], rows: pa.Table, partners: Partners | None = None
+    ) -> None:
         one = next(iter(members.values()))
-        self._query, self._grouping = one.query, one.grouping
+        self._query, self._grouping, self._partners = one.query, one.grouping, partners
         self._names = {
             output.expression: output.name for output in query.outputs if isinstance(output.expression, Column)
         }
@@ -479,6 +502,8 @@ class FeedRows:
         since = min(member.since for member in members.values())
         if self._rows.num_rows and (early := self._times < since).any():
             self._take(self._rows.filter(pa.array(~early)).combine_chunks())
+            if self._partners is not None:
+                self._partners = self._partners.taken(np.flatnonzero(~early))
             del self._times
         self._computed: dict[Expression, pa.Array] = {}
         self._apart: dict[str, FeedRows] = {}
@@ -489,20 +514,28 @@ class FeedRows:
             try:
                 self._compute_keys()
                 for slot in member.slots.values():
-                    for argument in slot.arguments:
-                        self._argument(argument)
+                    self._prepare(slot)
             except MemoryError:
                 raise
             except Exception as error:
                 if member.since == since:
                     self.failures[name] = error
                     continue
-                self._apart[name] = FeedRows(query, {name: member}, self._rows)
+                self._apart[name] = FeedRows(query, {name: member}, self._rows, self._partners)
                 self.failures |= self._apart[name].failures
 
     def _take(self, rows: pa.Table) -> None:
         self._rows = rows
-        self._columns = {column: _chunk(rows.column(name)) for column, name in self._names.items()}
+        there = {*rows.column_names}
+        self._columns = {column: _chunk(rows.column(name)) for column, name in self._names.items() if name in there}
+
+    def _prepare(self, slot: Slot) -> None:
+        """Compute what a slot is made of."""
+        if self._partners is not None and self._partners.rule.of_other(slot):
+            self._partners.prepare(slot)
+            return
+        for argument in slot.arguments:
+            self._argument(argument)
 
     def shared_by(self, name: str) -> object:
         """Nothing that tells members apart, but for those of which rows are computed apart."""
@@ -555,7 +588,17 @@ class FeedRows:
         slots = {key: slot for member in members.values() for key, slot in member.slots.items()}
         marks, places_of = pane_starts(times if places is None else times[within], edges)
         keys = [chosen(keys_without_signs(self._computed[key])) for key in self._grouping.keys]
-        return run_of_rows(marks, places_of, keys, lambda one: chosen(self._argument(one)), list(slots.values()))
+        partners = self._partners
+        if partners is not None and places is not None:
+            partners = partners.taken(np.flatnonzero(within))
+        often = None if partners is None else partners.times
+
+        def part(slot: Slot, ids: Array, n: int) -> GroupPart:
+            if partners is not None and partners.rule.of_other(slot):
+                return partners.part(slot, ids, n)
+            return part_of_rows(slot, [chosen(self._argument(one)) for one in slot.arguments], ids, n, often)
+
+        return run_of_rows(marks, places_of, keys, list(slots.values()), part, often)
 
 
 class FeedStep:
@@ -633,6 +676,45 @@ class FeedStep:
         }
 
 
+class PartnerFeeds:
+    """The joins whose partners feeds without rows are made of, each found once for all of them."""
+
+    def __init__(self) -> None:
+        self._joins: dict[FeedKey, PartnerJoin] = {}
+
+    def keep(self, joins: Collection[FeedKey]) -> None:
+        """Forget the joins that no feed has any more."""
+        self._joins = {key: join for key, join in self._joins.items() if key in joins}
+
+    def rows(
+        self,
+        key: FeedKey,
+        query: Query,
+        members: Mapping[str, GroupMember],
+        streams: Mapping[str, StoredStream],
+        buckets: Mapping[str, Bucket],
+    ) -> FeedRows:
+        """The rows of a feed in one batch, whose `buckets` the streams have; `query` is that of its join."""
+        rule = partner_rule(next(iter(members.values())).query)
+        if rule is None:
+            raise AssertionError("the rows of this feed are those of its join")
+        if key not in self._joins:
+            self._joins[key] = PartnerJoin(query)
+        names = {one.expression: one.name for one in query.outputs if isinstance(one.expression, Column)}
+        table, partners = self._joins[key].rows(rule, names, streams, buckets)
+        return FeedRows(query, members, table, partners)
+
+    def settle(self) -> None:
+        """Forget what only the batch needed."""
+        for join in self._joins.values():
+            join.settle()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(join.nbytes for join in self._joins.values())
+
+
 @dataclass(frozen=True)
 class PartialGroups:
     """The groups that a cell made of the rows of a feed there, for some of its members."""
@@ -642,10 +724,9 @@ class PartialGroups:
 
 
 def partial_groups(
-    query: Query, members: Mapping[str, GroupMember], rows: pa.Table
+    members: Mapping[str, GroupMember], found: FeedRows
 ) -> tuple[list[PartialGroups], Mapping[str, Exception]]:
     """The rows of a feed as groups that others put together, and the members that ask for what can't be computed."""
-    found = FeedRows(query, members, rows)
     failures, working = dict(found.failures), {n: one for n, one in members.items() if n not in found.failures}
     groups: list[PartialGroups] = []
     together: dict[object, dict[str, GroupMember]] = {}

@@ -112,6 +112,20 @@ def number_codes(codes: Array, size: int) -> tuple[Array, Array]:
     return (np.cumsum(marks) - 1)[codes], np.flatnonzero(marks)
 
 
+def choice_ranks(values: Sequence[pa.Array], *, greatest: bool) -> tuple[Array, Array]:
+    """Numbers in the order in which `BestPart` chooses among rows, and which rows it chooses among."""
+    value, *others = values
+    by = keys_without_signs(others[0]) if others else value
+    present = _has_order((value, by) if others else (value,))
+    words = ranks_of(by, greatest=greatest)
+    if others:
+        own = ranks_of(value, greatest=False)
+        order = np.lexsort((own, words))
+        words = np.empty(order.size, np.int64)
+        words[order] = np.arange(order.size)
+    return words, present
+
+
 def order_ranks(array: pa.Array, *, descends: bool = False, nulls_first: bool = False) -> Array:
     """Numbers in the order of values; NaN is the greatest."""
     found = numbered(keys_without_signs(array)).dictionary_encode()
@@ -155,9 +169,14 @@ class CountPart:
     columns: ClassVar = 1
 
     @classmethod
-    def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind) -> Self:
-        """That of rows, which belong to `n` groups."""
-        return cls(np.bincount(ids[_present(arguments)], minlength=n))
+    def of_rows(
+        cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind, times: Array | None = None
+    ) -> Self:
+        """That of rows, which belong to `n` groups; each counts as often as `times` says, if given."""
+        present = _present(arguments)
+        return cls(
+            np.bincount(ids[present], minlength=n) if times is None else added(times[present], ids[present], n)
+        )
 
     @classmethod
     def of_nothing(cls, n: int, _like: Self) -> Self:
@@ -212,9 +231,11 @@ class SumPart:
     columns: ClassVar = 1
 
     @classmethod
-    def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind) -> Self:
+    def of_rows(
+        cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind, times: Array | None = None
+    ) -> Self:
         """That of rows."""
-        return cls(*numbers_of(arguments[0]).by_group(ids, n))
+        return cls(*numbers_of(arguments[0]).by_group(ids, n, times))
 
     @classmethod
     def of_nothing(cls, n: int, like: Self) -> Self:
@@ -277,7 +298,14 @@ class BestPart:
     greatest: bool
 
     @classmethod
-    def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, kind: SlotKind) -> Self:
+    def of_rows(
+        cls,
+        arguments: Sequence[pa.Array],
+        ids: Array,
+        n: int,
+        kind: SlotKind,
+        _times: Array | None = None,
+    ) -> Self:
         """That of rows."""
         value, *by = arguments
         # In what decides the order two zeros are one.
@@ -291,11 +319,7 @@ class BestPart:
             words = np.full(n, np.iinfo(np.int64).max)
             np.minimum.at(words, ids, order_words(by, greatest=greatest))
             return cls((values_of_words(words, by.type, greatest=greatest),), greatest)
-        present = _present(values)
-        if len(values) > 1 and pa.types.is_floating(by.type):
-            # NaN is neither the least nor the greatest.
-            present &= ~np.isnan(by.fill_null(0.0).to_numpy(zero_copy_only=False))
-        places = np.flatnonzero(present)
+        places = np.flatnonzero(_has_order(values))
         for column, reverse in ((by, greatest), (values[0], False))[: len(values)]:
             if not places.size:
                 break
@@ -357,11 +381,14 @@ class ValuesPart:
     groups: int
 
     @classmethod
-    def of_rows(cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind) -> Self:
+    def of_rows(
+        cls, arguments: Sequence[pa.Array], ids: Array, n: int, _kind: SlotKind, times: Array | None = None
+    ) -> Self:
         """That of rows."""
         present = np.flatnonzero(_present(arguments))
         values = keys_without_signs(arguments[0].take(pa.array(present)))
-        return cls._distinct(ids[present], values, np.ones(present.size, np.int64), n)
+        counts = np.ones(present.size, np.int64) if times is None else times[present]
+        return cls._distinct(ids[present], values, counts, n)
 
     @classmethod
     def _distinct(cls, owners: Array, values: pa.Array, counts: Array, n: int) -> Self:
@@ -436,6 +463,15 @@ def _present(columns: Sequence[pa.Array]) -> Array:
     for column in columns:
         if column.null_count:
             present &= column.is_valid().to_numpy(zero_copy_only=False)
+    return present
+
+
+def _has_order(values: Sequence[pa.Array]) -> Array:
+    """Which rows one may be chosen from: by what decides the order, the last column."""
+    present, by = _present(values), values[-1]
+    if len(values) > 1 and pa.types.is_floating(by.type):
+        # NaN is neither the least nor the greatest.
+        present &= ~np.isnan(by.fill_null(0.0).to_numpy(zero_copy_only=False))
     return present
 
 
@@ -538,23 +574,32 @@ class GroupRun:
         return cls(columns[0].to_numpy(), ids, distinct, columns[1].to_numpy(), parts)
 
 
+def part_of_rows(
+    slot: Slot, arguments: Sequence[pa.Array], ids: Array, n: int, times: Array | None = None
+) -> GroupPart:
+    """What is kept for a slot of rows that belong to `n` groups, and count as often as `times` says, if given."""
+    part: GroupPart = _PARTS[slot.kind].of_rows(arguments, ids, n, slot.kind, times)
+    return part
+
+
 def run_of_rows(
     marks: Array,
     places: Array,
     keys: Sequence[pa.Array],
-    arguments: Callable[[Expression], pa.Array],
     slots: Sequence[Slot],
+    part: Callable[[Slot, Array, int], GroupPart],
+    times: Array | None = None,
 ) -> GroupRun:
-    """Rows as a run: panes begin at `marks`, ascending, and `places` says in which each row is."""
+    """Rows as a run: panes begin at `marks`, ascending, and `places` says in which each row is.
+
+    `part` makes that of a slot, of rows that belong to so many groups; each row counts as often as `times` says.
+    """
     own, firsts = number_keys(keys, places.size)
     ids, codes = number_codes(places * firsts.size + own, marks.size * firsts.size)
     n, index = codes.size, pa.array(firsts)
-    parts = {
-        slot.key: _PARTS[slot.kind].of_rows([arguments(one) for one in slot.arguments], ids, n, slot.kind)
-        for slot in slots
-    }
+    parts = {slot.key: part(slot, ids, n) for slot in slots}
     distinct = tuple(key.take(index) for key in keys)
-    counts = np.bincount(ids, minlength=n)
+    counts = np.bincount(ids, minlength=n) if times is None else added(times, ids, n)
     return GroupRun(marks[codes // firsts.size], codes % firsts.size, distinct, counts, parts)
 
 

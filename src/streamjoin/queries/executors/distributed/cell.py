@@ -12,19 +12,29 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.model.errors import InputError
+from streamjoin.model.errors import InputError, InterruptedBatchError
 from streamjoin.model.expression.nodes import Expression
 from streamjoin.queries.core.arrivals import Arrived, Clocks, number_tuples
 from streamjoin.queries.core.buckets import Bucket, IndexKey
 from streamjoin.queries.core.budgets import ANY_AMOUNT, EngineBudget, Usage
 from streamjoin.queries.core.changes import LiveQuery, QueryRegistry
-from streamjoin.queries.core.groups.feeds import PartialGroups, overflowed_in, partial_groups
+from streamjoin.queries.core.groups.feeds import (
+    FeedRows,
+    GroupMember,
+    PartialGroups,
+    PartnerFeeds,
+    join_key,
+    overflowed_in,
+    partial_groups,
+)
+from streamjoin.queries.core.groups.partners import partner_rule
 from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
 from streamjoin.queries.core.probe_plan import Choice
 from streamjoin.queries.core.retention import StreamProgress
@@ -51,7 +61,7 @@ from streamjoin.queries.executors.distributed.parts import (
 )
 from streamjoin.queries.executors.distributed.placement import CellGroups, Placement, least_share
 from streamjoin.queries.executors.distributed.sampling import KeyCounts, StreamSample, sample_stream
-from streamjoin.queries.language.plan import Stream, query_name
+from streamjoin.queries.language.plan import Query, Stream, query_name
 from streamjoin.queries.optimizer.plans import Plan
 from streamjoin.storage.places import place
 
@@ -66,6 +76,11 @@ class PlacedQuery:
     target: OutputTarget
     members: Mapping[str, LiveQuery] = field(default_factory=dict)
     """The queries that group its rows, which then go nowhere else."""
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the plan runs it: groups may be made without the rows of their join."""
+        return not self.members or partner_rule(next(iter(self.members.values())).query) is None
 
 
 @dataclass(frozen=True)
@@ -199,12 +214,17 @@ class Cell:
             self._changed.discard(number)
             rows, failed, counted = part.results(assignment, times, whole_parts)
             for name, found in rows.items():
-                if self._queries[name].members and name not in failed:
-                    groups += self._grouped(self._queries[name], read(found), failures)
+                placed = self._queries[name]
+                if placed.members and name not in failed:
+                    rows_of = partial(FeedRows, placed.entry.query, rows=read(found))
+                    groups += self._grouped(placed, rows_of, failures)
                 elif found.num_rows:
                     # Of a UNION ALL the branches may be in several placements.
                     query, table = query_name(name), read(found)
                     outputs[query] = pa.concat_tables([outputs[query], table]) if query in outputs else table
+            for placed in queries.values():
+                if not placed.needs_rows and not placed.entry.paused:
+                    groups += self._grouped(placed, partial(part.partners, placed.entry.query), failures)
             for name, error in failed.items():
                 failures |= dict.fromkeys(self._queries[name].members or (name,), error)
             usage |= part.usage
@@ -236,12 +256,17 @@ class Cell:
             self._distinct() if assignment.measures else {},
         )
 
-    def _grouped(self, feed: PlacedQuery, rows: pa.Table, failures: dict[str, InputError]) -> Sequence[PartialGroups]:
+    def _grouped(
+        self, feed: PlacedQuery, rows_of: Callable[..., FeedRows], failures: dict[str, InputError]
+    ) -> Sequence[PartialGroups]:
         """The rows of a feed as groups; `failures` gets the queries for which that fails."""
-        if not rows.num_rows:
-            return ()
         members = {name: entry.member for name, entry in feed.members.items()}
-        groups, failed = partial_groups(feed.entry.query, members, rows)
+        try:
+            groups, failed = partial_groups(members, rows_of(members=members))
+        except (InterruptedBatchError, MemoryError):
+            raise
+        except Exception as error:
+            groups, failed = [], dict.fromkeys(members, error)
         failures |= {name: failure_of(error) for name, error in failed.items()}
         return groups
 
@@ -351,6 +376,7 @@ class PlacementCell:
         self._cell = cell
         self.placement = placement
         self._core = Shared([], replace(self.SETTINGS, engine_rows=budget.rows, engine_bytes=budget.bytes))
+        self._partners = PartnerFeeds()
         self._clocks = Clocks.start({})
         self._newest: dict[str, int] = {}
         self._arrived: Arrived | None = None
@@ -381,7 +407,8 @@ class PlacementCell:
     @property
     def nbytes(self) -> dict[str, int]:
         """The bytes held, by what holds them."""
-        return self._core.nbytes
+        sizes = self._core.nbytes
+        return {**sizes, "indexes": sizes["indexes"] + self._partners.nbytes}
 
     @property
     def usage(self) -> dict[str, Usage]:
@@ -421,9 +448,10 @@ class PlacementCell:
             self._finish(self._arrive(batch, lists, times, assignment.cells), assignment)
             self._newest |= dict.fromkeys(lists, batch)
         if queries is not None:
-            entries = {name: found.entry for name, found in queries.items()}
+            entries = {name: found.entry for name, found in queries.items() if found.needs_rows}
             choices = {part: choice for found in queries.values() for part, choice in found.choices.items()}
             self._core.follow(QueryRegistry(entries), Plan(choices))
+            self._partners.keep({join_key(found.entry.query) for found in queries.values() if not found.needs_rows})
         if self.placement.waits:
             self._resume(assignment)
         return not built and bool(missed)
@@ -482,8 +510,16 @@ class PlacementCell:
         self._arrived = arrived
         return outputs, failures, self._core.share_figures()
 
+    def partners(self, query: Query, members: Mapping[str, GroupMember]) -> FeedRows:
+        """The rows of a feed, of the batch whose results were computed, where groups need none of the join's."""
+        if self._arrived is None:
+            raise AssertionError("results come first")
+        key, streams = join_key(query), self._core.stored_streams
+        return self._partners.rows(key, query, members, streams, self._arrived.buckets)
+
     def _finish(self, arrived: Arrived, assignment: CellAssignment) -> None:
         """Make the tuples of a batch part of the state, and let go of what the driver does not hold any more."""
+        self._partners.settle()
         oldest = {stream: batches[0] for stream, batches in assignment.held.items() if batches}
         self._core.finish(arrived, {}, oldest)
         self._tokens, self._written = self._written, {}

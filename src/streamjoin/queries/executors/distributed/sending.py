@@ -221,8 +221,8 @@ class SentState:
         numbers = self.placements.update(queries, rates)
         came = {}
         for name, entry in queries.items():
-            # What is paused has no part in the plan.
-            own = {} if entry.paused else {part: choices[part] for part in entry.parts}
+            # What is paused has no part in the plan, nor has what makes groups without rows.
+            own = {} if entry.paused else {part: choices[part] for part in entry.parts if part in choices}
             before = self._placed.get(name)
             if (
                 before is None
