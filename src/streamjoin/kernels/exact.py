@@ -379,6 +379,13 @@ def merge(others: Array, into: Array, rows: Array, head: int) -> None:
 
 
 @kernel
+def accumulate(rows: Array, head: int) -> None:
+    """Each row becomes the sum of itself and all rows before it."""
+    for i in range(1, rows.shape[0]):
+        _combine(rows, i, rows, i - 1, head, False)
+
+
+@kernel
 def take_away(others: Array, into: Array, rows: Array, head: int) -> None:
     """Subtract each of some rows from the row at `into`."""
     for i in range(into.size):

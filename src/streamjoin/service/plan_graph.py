@@ -201,8 +201,11 @@ class PlanGraph:
             into = {edge for edge in self._edges if edge[1] in sinks and edge[0] in before}
             into |= {(id_, sink) for id_ in before for sink in sinks if self._nodes[id_].kind == "selection"}
         else:
-            label = f"by {terms or 'window alone'}: {last.detail}"
+            label = f"by {terms or 'window alone'}: {last.detail}" + (f"; {last.way}" if last.way else "")
             into = {edge for edge in self._edges if edge[1] in sinks}
+            # Where no pair is enumerated, no shared step leads there.
+            before = {self._selection(stream, 0, last.queries) for stream in last.reads}
+            into |= {(id_, sink) for id_ in before for sink in sinks}
         if not into:
             return
         kind: NodeKind = "window" if last.stream else "groups"

@@ -1,15 +1,13 @@
 """Partners of tuples by key and time: for each tuple of one side the range of those of the other within a distance.
 
-Either side is sorted by key and then by time; the tuples of a key are a *segment*. Both ends of the ranges ascend within
-a segment, so they are found by stepping further and further ahead. Only segments that both sides have are looked at, and
+Either side is sorted by key and then by time; the tuples of a key are a *segment*. Both ends of ranges ascend within a
+segment, so they are found by stepping further and further ahead. Only segments that both sides have are looked at, and
 of these only the tuples in reach: the cost is never more than that of the pairs, nor than that of the tuples.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
-
-import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import inlined, kernel

@@ -16,6 +16,7 @@ from streamjoin._html import column_table, fact_table
 from streamjoin.model.durations import describe
 from streamjoin.queries.core.changes import QueryRegistry
 from streamjoin.queries.core.execution import NOTHING, Execution, StepRates
+from streamjoin.queries.core.groups.partners import reason_for_pairs
 from streamjoin.queries.core.probe_plan import Paths
 from streamjoin.queries.core.running_plan import Step
 from streamjoin.queries.core.settings import Settings
@@ -113,10 +114,15 @@ class LastStep:
     unite: bool = False
     work: float = 0.0
     """Windows that a window join summarised a batch, and tuples that it looked at one by one for them."""
+    way: str = ""
+    """How groups of a join are made: from ranges of one side, or of pairs, and why."""
+    reads: tuple[str, ...] = ()
+    """The streams of groups that no shared step leads to, as no pair is enumerated."""
 
     def __str__(self) -> str:
         what = f"window join with {self.stream}" if self.stream else "groups"
-        return f"{', '.join(self.queries)}: {what} by {', '.join(self.conditions) or 'time alone'}, {self.detail}"
+        told = f"{self.detail}; {self.way}" if self.way else self.detail
+        return f"{', '.join(self.queries)}: {what} by {', '.join(self.conditions) or 'time alone'}, {told}"
 
 
 @dataclass(frozen=True)
@@ -272,8 +278,14 @@ def last_steps(registry: QueryRegistry, work: Mapping[str, Mapping[str, float]])
         stream = feed.live.query.sources[0].stream
         sizes = {(each.window.size, each.window.slide): _every(each.window, stream) for each in grouped}
         windows = "windows of " + " and ".join(text for _, text in sorted(sizes.items()))
-        keys = tuple(map(str, grouped[0].keys))
-        steps.append(LastStep(tuple(sorted(feed.members)), keys, windows))
+        keys, rule = tuple(map(str, grouped[0].keys)), feed.partners
+        reason = reason_for_pairs(next(iter(feed.members.values())).query)
+        way = "" if reason is None else f"of pairs, as {reason}"
+        reads = ()
+        if rule is not None:
+            way = f"from ranges of {rule.other} by key and time, no pair is enumerated"
+            reads = tuple(source.stream.name for source in feed.live.query.sources)
+        steps.append(LastStep(tuple(sorted(feed.members)), keys, windows, way=way, reads=reads))
     return tuple(steps)
 
 

@@ -629,7 +629,7 @@ class Shared:
         if failed:
             registry = registry.only([name for name in registry.queries if name not in failed])
         for feed in registry.feeds.values():
-            empty = {name: entry.query.schema.empty_table() for name, entry in feed.members.items()}
+            empty = {name: entry.member.empty for name, entry in feed.members.items()}
             rows.update(empty)
             before = {name: state for name in feed.members if isinstance(state := waiting.get(name), GroupState)}
             try:

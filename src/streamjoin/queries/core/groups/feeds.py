@@ -38,13 +38,13 @@ from streamjoin.queries.core.groups.runs import (
     GroupPart,
     GroupRun,
     Slot,
-    added_up,
+    common_keys,
+    groups_of_windows,
     keys_without_signs,
     merged,
     order_ranks,
     part_of_rows,
     run_of_rows,
-    same_keys,
     slot_of,
     values_of,
 )
@@ -158,7 +158,7 @@ class GroupFeed:
     @cached_property
     def partners(self) -> PartnerRule | None:
         """How its groups are made without the rows of the join; None where these are found."""
-        return partner_rule(next(iter(self.members.values())).query)
+        return next(iter(self.members.values())).member.partners
 
     @cached_property
     def join(self) -> FeedKey:
@@ -230,9 +230,18 @@ class GroupStore:
         return sum(run.n for run in self.runs)
 
     @cached_property
-    def in_order(self) -> list[GroupRun]:
-        """The runs with one list of keys, in the order in which groups come out."""
-        return same_keys(self.runs, ordered=True)
+    def in_order(self) -> tuple[tuple[pa.Array, ...], list[Array]]:
+        """All keys in the order in which groups come out, and which of them each key of each run is."""
+        return common_keys(self.runs, ordered=True)
+
+    @cached_property
+    def panes(self) -> Array:
+        """The panes that there are, ascending."""
+        return np.unique(np.concatenate([np.empty(0, np.int64), *(run.marks for run in self.runs)]))
+
+    def groups_of(self, begins: Array, ends: Array, wanted: Collection[str]) -> GroupRun | None:
+        """The groups of windows, in the order of these and of keys; their panes are the windows' numbers."""
+        return groups_of_windows(self.runs, *self.in_order, (begins, ends), wanted)
 
     @property
     def nbytes(self) -> int:
@@ -350,6 +359,11 @@ class GroupMember:
         self._types = [[check(argument, schemas) for argument in one.arguments] for one in aggregates]
 
     @cached_property
+    def partners(self) -> PartnerRule | None:
+        """How its groups are made without the rows of the join; None where these are found."""
+        return partner_rule(self.query)
+
+    @cached_property
     def empty(self) -> pa.Table:
         """No rows."""
         return self.schema.empty_table()
@@ -368,30 +382,32 @@ class GroupMember:
 
     def complete(self, store: GroupStore, closed: int, bound: int) -> GroupRun | None:
         """The groups of the windows that end after `closed` and by `bound`, in panes that are the windows' starts."""
+        begins = self.begins(store, closed, bound)
+        run = store.groups_of(begins, begins + self.window.size, self.slots)
+        return None if run is None else run.at(begins[run.panes])
+
+    def begins(self, store: GroupStore, closed: int, bound: int) -> Array:
+        """Where the windows begin that end after `closed` and by `bound`, and may have groups."""
         size, slide = self.window.size, self.window.slide
-        if bound == NEVER or not store.n:
-            return None
-        first = self.low(closed)
-        last = min((bound - size) // slide * slide, FOREVER)
-        if first != NEVER and first > last:
-            return None
-        pieces: list[GroupRun] = []
-        for run in (run.with_parts(self.slots) for run in store.in_order):
-            if first != NEVER and (last - first) // slide < self.window.overlap:
-                starts = range(first, last + 1, slide)
-                found = [(run.between(start, start + size), start) for start in starts]
-                pieces += [piece.at(np.full(piece.n, start, np.int64)) for piece, start in found if piece.n]
-                continue
-            base = run.panes // slide * slide
-            for back in range(self.window.overlap):
-                starts_of = base - back * slide
-                within = (starts_of > run.panes - size) & (starts_of >= first) & (starts_of <= last)
-                places = np.flatnonzero(within)
-                if places.size:
-                    pieces.append(run.taken(places).at(starts_of[places]))
-        return added_up(pieces) if pieces else None
+        first, last = self.low(closed), min((bound - size) // slide * slide, FOREVER)
+        if bound == NEVER or first > last or not store.n:
+            return np.empty(0, np.int64)
+        panes = store.panes
+        if first != NEVER and (last - first) // slide < self.window.overlap * panes.size:
+            return np.arange(first, last + 1, slide)
+        backs = np.arange(self.window.overlap) * slide
+        begins = np.unique((panes // slide * slide)[:, np.newaxis] - backs)
+        # Of those before the first pane some end before it, and have none.
+        return begins[(begins >= first) & (begins <= last)]
 
     # Rows ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def form(self) -> FeedKey:
+        """What members must have in common for their groups to be computed together: all but windows."""
+        grouping = self.grouping
+        outputs = tuple((output.expression, output.type) for output in self.query.outputs)
+        return FeedKey(grouping.aggregates, grouping.having, grouping.top, outputs, self.window.type)
 
     def rows(self, run: GroupRun) -> tuple[pa.Table, int]:
         """The rows of complete groups, which are in order, and how many sums their type could not hold.
@@ -399,17 +415,29 @@ class GroupMember:
         Raises:
             InputError: a computed number does not fit its column.
         """
-        (columns, overflowed), n = self.values(run), run.n
+        arrays, _, overflowed = self.outputs(run, run.panes + self.window.size, np.zeros(1, np.int64))
+        return pa.Table.from_arrays(arrays, schema=self.schema), overflowed
+
+    def outputs(self, run: GroupRun, ends: Array, begins: Array) -> tuple[list[pa.Array], Array, int]:
+        """The columns of the rows of complete groups, where `ends` has the ends of their windows.
+
+        The groups are those of several queries that differ in their windows alone. `begins` says where each one's
+        begin, and its rows begin where the result says; last comes how many sums their type could not hold.
+
+        Raises:
+            InputError: a computed number does not fit its column.
+        """
+        (columns, overflowed), n = self.values(run, ends), run.n
         if self.grouping.having is not None or self.grouping.top is not None:
             chosen = np.arange(n)
             if self.grouping.having is not None:
                 chosen = np.flatnonzero(holds(self.grouping.having, lambda c: from_arrow(columns[c]), n))
-            chosen = self._first(run, columns, chosen)
-            columns, n = _taken(columns, chosen), chosen.size
+            chosen = self._first(run, columns, chosen, begins)
+            columns, n, begins = _taken(columns, chosen), chosen.size, np.searchsorted(chosen, begins)
         arrays = [computed(one.expression, one.type, columns, n) for one in self.query.outputs]
-        return pa.Table.from_arrays(arrays, schema=self.schema), overflowed
+        return arrays, begins, overflowed
 
-    def values(self, run: GroupRun) -> tuple[dict[Column, pa.Array], int]:
+    def values(self, run: GroupRun, ends: Array) -> tuple[dict[Column, pa.Array], int]:
         """The keys, values and windows of groups, and how many sums their type could not hold."""
         grouping, overflowed = self.grouping, 0
         columns = {Column(KEY, str(number)): key for number, key in enumerate(run.key_columns)}
@@ -418,7 +446,7 @@ class GroupMember:
             values, beyond = values_of(run, aggregate, types, type_)
             overflowed += beyond
             columns[Column(VALUE, str(number))] = values if values.type == type_ else values.cast(type_)
-        for name, ticks in ((START, run.panes), (END, run.panes + self.window.size)):
+        for name, ticks in ((START, run.panes), (END, ends)):
             columns[Column(WINDOW, name)] = self.time(ticks)
         return columns, overflowed
 
@@ -429,8 +457,8 @@ class GroupMember:
             return pa.array(units.astype(np.int32)).view(type_)
         return pa.array(units).view(type_)
 
-    def _first(self, run: GroupRun, columns: Mapping[Column, pa.Array], chosen: Array) -> Array:
-        """Of groups in order those that QUALIFY wants, in the same order."""
+    def _first(self, run: GroupRun, columns: Mapping[Column, pa.Array], chosen: Array, begins: Array) -> Array:
+        """Of groups in order those that QUALIFY wants, in the same order; each query's begin where `begins` says."""
         top = self.grouping.top
         if top is None or not chosen.size:
             return chosen
@@ -439,7 +467,8 @@ class GroupMember:
         for expression, descends, nulls_first in top.order:
             values = computed(expression, check(expression, schemas), taken, chosen.size)
             ranks.append(order_ranks(values, descends=descends, nulls_first=nulls_first))
-        parts = [run.panes[chosen], *(order_ranks(taken[Column(KEY, str(key))]) for key in top.partition)]
+        owners = np.searchsorted(begins, chosen, side="right")
+        parts = [owners, run.panes[chosen], *(order_ranks(taken[Column(KEY, str(key))]) for key in top.partition)]
         # Ties are in the order of the keys, which they have already.
         order = np.lexsort([*reversed(ranks), *reversed(parts)])
         first = _run_starts([part[order] for part in parts])
@@ -510,11 +539,14 @@ class FeedRows:
         """Those of members for which nothing can be computed of the rows before their own first window."""
         self.failures: dict[str, Exception] = {}
         """The members that ask for what can't be computed of these rows."""
+        ready = set[str]()
         for name, member in members.items():
             try:
                 self._compute_keys()
-                for slot in member.slots.values():
-                    self._prepare(slot)
+                for key, slot in member.slots.items():
+                    if key not in ready:
+                        self._prepare(slot)
+                        ready.add(key)
             except MemoryError:
                 raise
             except Exception as error:
@@ -650,22 +682,17 @@ class FeedStep:
             apart = ({name: member} for name, member in members.items())
             return {name: one for own in apart for name, one in self._advance(own, states).items()}
         results: dict[str, MemberResult] = {}
-        complete: dict[tuple[object, ...], GroupRun | None] = {}
+        together: dict[FeedKey, dict[str, int]] = {}
         for name, member in members.items():
             try:
-                state = states[name]
-                member.check_budget(member.budget, store, member.low(state.closed))
-                closed = max(self._bound, state.closed)
-                key = (member.window.size, member.window.slide, member.since, state.closed, *sorted(member.slots))
-                if key not in complete:
-                    complete[key] = member.complete(store, state.closed, closed)
-                run = complete[key]
-                rows, overflowed = (member.empty, 0) if run is None else member.rows(run)
-                results[name] = MemberResult(GroupState(store, closed, overflowed), rows)
+                member.check_budget(member.budget, store, member.low(states[name].closed))
+                together.setdefault(member.form, {})[name] = max(self._bound, states[name].closed)
             except MemoryError:
                 raise
             except Exception as error:
                 results[name] = self._failed(name, error)
+        for closed in together.values():
+            results |= self._complete(store, states, closed)
         open_ = {name: one.state.closed for name, one in results.items() if one.state is not None}
         if not open_:
             return results
@@ -674,6 +701,49 @@ class FeedStep:
             name: one if one.state is None else replace(one, state=replace(one.state, store=left))
             for name, one in results.items()
         }
+
+    def _complete(
+        self, store: GroupStore, states: Mapping[str, GroupState], closed: Mapping[str, int]
+    ) -> dict[str, MemberResult]:
+        """The windows that end by `closed`, of members that differ in their windows alone."""
+        try:
+            found = self._rows(store, states, closed)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if len(closed) == 1:
+                return {name: self._failed(name, error) for name in closed}
+            found = None
+        if found is None:
+            alone = ({name: until} for name, until in closed.items())
+            return {name: one for own in alone for name, one in self._complete(store, states, own).items()}
+        return {
+            name: MemberResult(GroupState(store, closed[name], overflowed), rows)
+            for name, (rows, overflowed) in found.items()
+        }
+
+    def _rows(
+        self, store: GroupStore, states: Mapping[str, GroupState], closed: Mapping[str, int]
+    ) -> dict[str, tuple[pa.Table, int]] | None:
+        """The rows of each member, and how many sums their type could not hold; None if that has to be found apart."""
+        begins = [self._members[name].begins(store, states[name].closed, until) for name, until in closed.items()]
+        ends = [own + self._members[name].window.size for name, own in zip(closed, begins, strict=True)]
+        starts = np.concatenate([np.empty(0, np.int64), *begins])
+        one = self._members[next(iter(closed))]
+        run = store.groups_of(starts, np.concatenate([np.empty(0, np.int64), *ends]), one.slots)
+        if run is None:
+            return {name: (self._members[name].empty, 0) for name in closed}
+        windows = np.cumsum([0, *(own.size for own in begins)])
+        cuts = np.searchsorted(run.panes, windows)
+        until = np.concatenate(ends)[run.panes]
+        arrays, cuts, overflowed = one.outputs(run.at(starts[run.panes]), until, cuts)
+        if overflowed and len(closed) > 1:
+            return None
+        rows = {}
+        for name, begin, end in zip(closed, cuts.tolist(), cuts[1:].tolist(), strict=False):
+            own = [array.slice(begin, end - begin) for array in arrays]
+            rows[name] = pa.Table.from_arrays(own, schema=self._members[name].schema), overflowed
+        return rows
 
 
 class PartnerFeeds:
@@ -695,7 +765,7 @@ class PartnerFeeds:
         buckets: Mapping[str, Bucket],
     ) -> FeedRows:
         """The rows of a feed in one batch, whose `buckets` the streams have; `query` is that of its join."""
-        rule = partner_rule(next(iter(members.values())).query)
+        rule = next(iter(members.values())).partners
         if rule is None:
             raise AssertionError("the rows of this feed are those of its join")
         if key not in self._joins:

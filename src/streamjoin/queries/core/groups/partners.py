@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -73,6 +74,7 @@ class PartnerRule:
             # Two zeros are equal, and not the same.
             if type_ == self._type(its) and not pa.types.is_floating(type_):
                 self.equal[its] = own
+        self._of_other: dict[Slot, bool] = {}
 
     def _type(self, column: Column) -> pa.DataType:
         return self._schemas[column.qualifier].field(column.name).type
@@ -84,8 +86,11 @@ class PartnerRule:
 
     def of_other(self, slot: Slot) -> bool:
         """Whether the other side's tuple decides what is kept for an aggregate, and the anchor's does not."""
-        columns = [column for one in slot.arguments for column in one.columns]
-        return not self.of_anchor(slot.arguments) and all(column.qualifier == self.other for column in columns)
+        if slot not in self._of_other:
+            columns = [column for one in slot.arguments for column in one.columns]
+            alone = all(column.qualifier == self.other for column in columns)
+            self._of_other[slot] = alone and not self.of_anchor(slot.arguments)
+        return self._of_other[slot]
 
     def allows(self, aggregate: Aggregate) -> bool:
         """Whether ranges give the values of an aggregate."""
@@ -171,7 +176,10 @@ class SortedRun:
         """Neighbours as one."""
         keys = np.concatenate([part.every_key for part in parts])
         ticks = np.concatenate([part.ticks for part in parts])
-        order = np.lexsort((ticks, keys))
+        if all(one.span[1] <= two.span[0] for one, two in pairwise([part for part in parts if part.n])):
+            _, order = sort_entries(keys, np.arange(keys.size))
+        else:
+            order = np.lexsort((ticks, keys))
         numbers = np.concatenate([part.numbers for part in parts])[order]
         buckets = [bucket for part in parts for bucket in part.buckets]
         return cls(parts[0].stream, parts[0].alias, buckets, numbers, keys[order], ticks[order])
@@ -435,9 +443,7 @@ class PartnerJoin:
             known[anchor] = self._matched(self.aliases.index(anchor), batch)
         return known[anchor]
 
-    def _matched(
-        self, side: int, batch: Sequence[Bucket | None]
-    ) -> tuple[list[Hits], list[tuple[SortedRun, Array]]]:
+    def _matched(self, side: int, batch: Sequence[Bucket | None]) -> tuple[list[Hits], list[tuple[SortedRun, Array]]]:
         """The new partners of the tuples of one side."""
         hits: list[Hits] = []
         anchors: list[tuple[SortedRun, Array]] = []
@@ -487,9 +493,7 @@ class PartnerJoin:
         held = sum(run.n for stream in own for run in stream.runs)
         if self._keys.count > max(_LEAST_KEYS, 4 * held):
             self._keys, self._sides = KeyNumbers(self._terms), ([], [])
-        left, right = (
-            self._sorted(side, stream, self._sides[side], batch[side]) for side, stream in enumerate(own)
-        )
+        left, right = (self._sorted(side, stream, self._sides[side], batch[side]) for side, stream in enumerate(own))
         self._sides = left, right
 
     def _sorted(

@@ -13,9 +13,11 @@ made by what makes them for a `Summary`.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, Protocol, Self
 
 import numpy as np
@@ -25,8 +27,11 @@ import pyarrow.compute as pc
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import average_column, numbers_of, sum_column
 from streamjoin.joins.kinds.summary_pairs import FUNCTIONS, ranks_of
+from streamjoin.joins.kinds.summary_state import Ladder, Ranges
 from streamjoin.joins.kinds.summary_values import is_of_words, numbered, order_words, values_of_words
-from streamjoin.kernels.exact import Layout, merge
+from streamjoin.kernels.batch.sorting import sort_entries
+from streamjoin.kernels.exact import Layout, accumulate, differences, merge
+from streamjoin.kernels.kinds.summary import NONE
 from streamjoin.model.expression.aggregates import Aggregate
 from streamjoin.model.expression.node import Expression
 
@@ -39,6 +44,11 @@ _CHOICES: Final[Mapping[str, SlotKind]] = {
     "SUM": "sum",
     "AVG": "sum",
 }
+_LOCK: Final = threading.Lock()
+_WORTH_TOTALS: Final = 3
+"""Adding up the groups of a run by key pays if windows read each of them more often than this."""
+_MOST_AT_ONCE: Final = 1 << 21
+"""Keys by windows that are looked up at once."""
 _DENSE: Final = 8
 """Numbers are marked rather than sorted if there are no more of them than rows, times this."""
 
@@ -145,10 +155,7 @@ class GroupPart(Protocol):
     """What a run has for one slot, a place for each group."""
 
     def taken(self, places: Array) -> GroupPart:
-        """That of some groups, at ascending places."""
-
-    def sliced(self, first: int, last: int) -> GroupPart:
-        """That of consecutive groups, without a copy."""
+        """That of some groups, which may be there several times."""
 
     def regrouped(self, ids: Array, n: int) -> GroupPart:
         """That of `n` groups, which the groups here belong to."""
@@ -174,9 +181,7 @@ class CountPart:
     ) -> Self:
         """That of rows, which belong to `n` groups; each counts as often as `times` says, if given."""
         present = _present(arguments)
-        return cls(
-            np.bincount(ids[present], minlength=n) if times is None else added(times[present], ids[present], n)
-        )
+        return cls(np.bincount(ids[present], minlength=n) if times is None else added(times[present], ids[present], n))
 
     @classmethod
     def of_nothing(cls, n: int, _like: Self) -> Self:
@@ -196,10 +201,6 @@ class CountPart:
     def taken(self, places: Array) -> CountPart:
         """That of some groups."""
         return CountPart(self.counts[places])
-
-    def sliced(self, first: int, last: int) -> CountPart:
-        """That of consecutive groups."""
-        return CountPart(self.counts[first:last])
 
     def regrouped(self, ids: Array, n: int) -> CountPart:
         """Added up."""
@@ -263,10 +264,6 @@ class SumPart:
     def taken(self, places: Array) -> SumPart:
         """That of some groups."""
         return SumPart(self.rows[places], self.layout)
-
-    def sliced(self, first: int, last: int) -> SumPart:
-        """That of consecutive groups."""
-        return SumPart(self.rows[first:last], self.layout)
 
     def regrouped(self, ids: Array, n: int) -> SumPart:
         """Added up."""
@@ -353,10 +350,6 @@ class BestPart:
         """That of some groups."""
         return BestPart(tuple(column.take(pa.array(places)) for column in self.values), self.greatest)
 
-    def sliced(self, first: int, last: int) -> BestPart:
-        """That of consecutive groups."""
-        return BestPart(tuple(column.slice(first, last - first) for column in self.values), self.greatest)
-
     def regrouped(self, ids: Array, n: int) -> BestPart:
         """The best of each."""
         return BestPart._best(self.values, ids, n, self.greatest)
@@ -422,15 +415,11 @@ class ValuesPart:
 
     def taken(self, places: Array) -> ValuesPart:
         """That of some groups."""
-        number = np.full(self.groups, -1, np.int64)
-        number[places] = np.arange(places.size)
-        kept = np.flatnonzero(number[self.owners] >= 0)
-        return ValuesPart(number[self.owners[kept]], self.values.take(pa.array(kept)), self.counts[kept], places.size)
-
-    def sliced(self, first: int, last: int) -> ValuesPart:
-        """That of consecutive groups."""
-        a, b = np.searchsorted(self.owners, [first, last]).tolist()
-        return ValuesPart(self.owners[a:b] - first, self.values.slice(a, b - a), self.counts[a:b], last - first)
+        begins = np.searchsorted(self.owners, np.arange(self.groups + 1))
+        sizes = begins[places + 1] - begins[places]
+        own = np.repeat(np.arange(places.size), sizes)
+        kept = np.arange(own.size) + np.repeat(begins[places] - (np.cumsum(sizes) - sizes), sizes)
+        return ValuesPart(own, self.values.take(pa.array(kept)), self.counts[kept], places.size)
 
     def regrouped(self, ids: Array, n: int) -> ValuesPart:
         """Put together."""
@@ -508,20 +497,46 @@ class GroupRun:
         keys, parts = (sum(one.nbytes for one in some) for some in (self.keys, self.parts.values()))
         return int(own + keys + parts)
 
-    def between(self, begin: int, end: int) -> GroupRun:
-        """The groups of the panes from `begin` to before `end`."""
-        first, last = np.searchsorted(self.panes, [begin, end]).tolist()
-        parts = {key: part.sliced(first, last) for key, part in self.parts.items()}
-        return GroupRun(self.panes[first:last], self.ids[first:last], self.keys, self.counts[first:last], parts)
-
     def taken(self, places: Array) -> GroupRun:
-        """Some groups, at ascending places."""
+        """Some groups."""
         parts = {key: part.taken(places) for key, part in self.parts.items()}
         return GroupRun(self.panes[places], self.ids[places], self.keys, self.counts[places], parts)
 
     def at(self, panes: Array) -> GroupRun:
         """The same groups in other panes."""
         return GroupRun(panes, self.ids, self.keys, self.counts, self.parts)
+
+    @cached_property
+    def marks(self) -> Array:
+        """The panes that there are, ascending."""
+        return self.panes[_begins(self.panes)]
+
+    @cached_property
+    def totals(self) -> Totals:
+        """What windows of many panes are summed up by."""
+        return Totals(self)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether most keys have a group in most panes."""
+        return self.distinct * self.marks.size <= _DENSE * self.n
+
+    def windows(self, begins: Array, ends: Array, wanted: Collection[str]) -> list[GroupRun]:
+        """The groups of windows, in pieces to be added up; their panes are the numbers of the windows."""
+        low, high = np.searchsorted(self.panes, begins), np.searchsorted(self.panes, ends)
+        sizes = high - low
+        known, reads = "totals" in self.__dict__, int(sizes.sum())
+        if not reads:
+            return []
+        plain = all(kind_of(key) != "values" for key in wanted)
+        if plain and (known or reads > _WORTH_TOTALS * self.n) and self.is_dense:
+            rows = max(1, _MOST_AT_ONCE // self.distinct)
+            cuts = range(0, begins.size, rows)
+            return [self.totals.windows(begins[a : a + rows], ends[a : a + rows], a, wanted) for a in cuts]
+        offsets = np.cumsum(sizes) - sizes
+        numbers = np.repeat(np.arange(begins.size), sizes)
+        places = np.arange(reads) + np.repeat(low - offsets, sizes)
+        return [self.with_parts(wanted).taken(places).at(numbers)]
 
     def keyed(self, keys: tuple[pa.Array, ...], numbers: Array) -> GroupRun:
         """The same groups where `numbers` says which of other keys each of the keys here is."""
@@ -603,10 +618,100 @@ def run_of_rows(
     return GroupRun(marks[codes // firsts.size], codes % firsts.size, distinct, counts, parts)
 
 
-def same_keys(runs: Sequence[GroupRun], *, ordered: bool = False) -> list[GroupRun]:
-    """The same runs with one list of distinct keys, in order if asked for: then groups in order of `ids` are, too."""
+class Totals:
+    """The groups of a run by key and then by pane, added up along each key: a window is the difference of two places.
+
+    The least and the greatest values are on ladders. For every key and pane `_before` has the groups before it.
+    """
+
+    def __init__(self, run: GroupRun) -> None:
+        self._run = run
+        _, self._order = sort_entries(run.ids, np.arange(run.n))
+        panes = np.cumsum(_begins(run.panes)) - 1
+        there = np.zeros(run.distinct * run.marks.size, np.bool_)
+        there[run.ids * run.marks.size + panes] = True
+        self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(there)])
+        self._counts = _summed(run.counts[self._order])
+        self._sums: dict[str, tuple[Array, Layout]] = {}
+        self._ladders: dict[str, tuple[Ladder, Array, Array]] = {}
+
+    def windows(self, begins: Array, ends: Array, first: int, wanted: Collection[str]) -> GroupRun:
+        """The groups of windows, in the order of these and of keys; their panes are numbers from `first` on."""
+        # Who looks at what is open is another thread, and ladders remember what they were asked for.
+        with _LOCK:
+            return self._windows(begins, ends, first, wanted)
+
+    def _windows(self, begins: Array, ends: Array, first: int, wanted: Collection[str]) -> GroupRun:
+        run = self._run
+        keys = np.arange(run.distinct) * run.marks.size
+        low, high = (self._before[keys + np.searchsorted(run.marks, edges)[:, np.newaxis]] for edges in (begins, ends))
+        windows, ids = np.nonzero(high > low)
+        low, high = low[windows, ids], high[windows, ids]
+        parts: dict[str, GroupPart] = {}
+        for key, part in run.parts.items():
+            if key not in wanted:
+                continue
+            if isinstance(part, CountPart):
+                counts = self._counts_of(key, part)
+                parts[key] = CountPart(counts[high] - counts[low])
+            elif isinstance(part, SumPart):
+                sums, layout = self._sums_of(key, part)
+                rows = layout.rows(low.size)
+                differences(sums, high, low, layout.head, rows)
+                parts[key] = SumPart(rows, layout)
+            elif isinstance(part, BestPart):
+                places = self._best_of(key, part, Ranges(ids, low, high - 1, np.full(low.size, NONE, np.int64)))
+                index = pa.array(places, mask=places == NONE)
+                parts[key] = BestPart(tuple(column.take(index) for column in part.values), part.greatest)
+        return GroupRun(windows + first, ids, run.keys, self._counts[high] - self._counts[low], parts)
+
+    def _counts_of(self, key: str, part: CountPart) -> Array:
+        if key not in self._sums:
+            self._sums[key] = _summed(part.counts[self._order]), Layout()
+        return self._sums[key][0]
+
+    def _sums_of(self, key: str, part: SumPart) -> tuple[Array, Layout]:
+        if key not in self._sums:
+            rows = np.concatenate([part.layout.rows(1), part.rows[self._order]])
+            accumulate(rows, part.layout.head)
+            self._sums[key] = rows, part.layout
+        return self._sums[key]
+
+    def _best_of(self, key: str, part: BestPart, ranges: Ranges) -> Array:
+        if key not in self._ladders:
+            words, present = choice_ranks(part.values, greatest=part.greatest)
+            ladder, previous = Ladder("MIN"), np.arange(-1, self._run.n - 1)
+            previous[_begins(self._run.ids[self._order])] = NONE
+            ladder.append(pa.array(words[self._order], mask=~present[self._order]), previous)
+            self._ladders[key] = ladder, previous, np.empty(0, np.int64)
+        ladder, previous, following = self._ladders[key]
+        places = ladder.best(ranges, self._run.distinct, previous, following)
+        return np.where(places == NONE, NONE, self._order[places])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        own = self._order.nbytes + self._before.nbytes + self._counts.nbytes
+        sums = sum(rows.nbytes for rows, _ in self._sums.values())
+        return int(own + sums + sum(one.nbytes + previous.nbytes for one, previous, _ in self._ladders.values()))
+
+
+def _begins(values: Array) -> Array:
+    """Where a run of equal values begins."""
+    begins = np.ones(values.size, np.bool_)
+    begins[1:] = values[1:] != values[:-1]
+    return begins
+
+
+def _summed(counts: Array) -> Array:
+    """The sum of the counts before each place, and of all."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def common_keys(runs: Sequence[GroupRun], *, ordered: bool = False) -> tuple[tuple[pa.Array, ...], list[Array]]:
+    """One list of the distinct keys of runs, in order if asked for, and which of them each key of each run is."""
     if not runs or not runs[0].keys:
-        return list(runs)
+        return (), [np.zeros(1, np.int64) for _ in runs]
     columns = tuple(pa.concat_arrays(own) for own in zip(*(run.keys for run in runs), strict=True))
     ids, firsts = number_keys(columns, len(columns[0]))
     keys = tuple(column.take(pa.array(firsts)) for column in columns)
@@ -617,7 +722,13 @@ def same_keys(runs: Sequence[GroupRun], *, ordered: bool = False) -> list[GroupR
         place[order] = np.arange(order.size)
         ids = place[ids]
     ends = np.cumsum([0, *(run.distinct for run in runs)])
-    return [run.keyed(keys, ids[a:b]) for run, a, b in zip(runs, ends, ends[1:], strict=False)]
+    return keys, [ids[a:b] for a, b in pairwise(ends.tolist())]
+
+
+def same_keys(runs: Sequence[GroupRun]) -> list[GroupRun]:
+    """The same runs with one list of distinct keys."""
+    keys, numbers = common_keys(runs)
+    return [run.keyed(keys, own) for run, own in zip(runs, numbers, strict=True)]
 
 
 def merged(runs: Sequence[GroupRun], wanted: Collection[str] | None = None) -> GroupRun:
@@ -627,12 +738,17 @@ def merged(runs: Sequence[GroupRun], wanted: Collection[str] | None = None) -> G
     return added_up(same_keys(runs), wanted)
 
 
-def added_up(runs: Sequence[GroupRun], wanted: Collection[str] | None = None) -> GroupRun:
-    """Runs of the same keys as one, groups in order of pane and key; keys that no group has are left out."""
+def added_up(runs: Sequence[GroupRun], wanted: Collection[str] | None = None, marks: Array | None = None) -> GroupRun:
+    """Runs of the same keys as one, groups in order of pane and key; keys that no group has are left out.
+
+    With `marks` the panes of the runs are places there.
+    """
     panes, ids = (np.concatenate([getattr(run, name) for run in runs]) for name in ("panes", "ids"))
     distinct = runs[0].distinct
-    marks, places = np.unique(panes, return_inverse=True)
-    into, codes = number_codes(places.reshape(-1) * distinct + ids, marks.size * distinct)
+    if marks is None:
+        marks, panes = np.unique(panes, return_inverse=True)
+        panes = panes.reshape(-1)
+    into, codes = number_codes(panes * distinct + ids, marks.size * distinct)
     n, found = codes.size, {key: part for run in runs for key, part in run.parts.items()}
     parts: dict[str, Any] = {}
     for key, like in found.items():
@@ -644,6 +760,27 @@ def added_up(runs: Sequence[GroupRun], wanted: Collection[str] | None = None) ->
     own_ids, used = number_codes(codes % distinct, distinct)
     keys = runs[0].keys if used.size == distinct else tuple(key.take(pa.array(used)) for key in runs[0].keys)
     return GroupRun(marks[codes // distinct], own_ids, keys, counts, parts)
+
+
+def groups_of_windows(
+    runs: Sequence[GroupRun],
+    keys: tuple[pa.Array, ...],
+    numbers: Sequence[Array],
+    windows: tuple[Array, Array],
+    wanted: Collection[str],
+) -> GroupRun | None:
+    """The groups of windows that begin and end somewhere, in the order of these and of keys.
+
+    Their panes are the numbers of the windows. `numbers` says which of the `keys` each key of each run is.
+    """
+    begins, ends = windows
+    pieces = [
+        piece.keyed(keys, own)
+        for run, own in zip(runs, numbers, strict=True)
+        for piece in run.windows(begins, ends, wanted)
+        if piece.n
+    ]
+    return added_up(pieces, marks=np.arange(begins.size)) if pieces else None
 
 
 def values_of(

@@ -34,7 +34,6 @@ from streamjoin.queries.core.groups.feeds import (
     overflowed_in,
     partial_groups,
 )
-from streamjoin.queries.core.groups.partners import partner_rule
 from streamjoin.queries.core.kinds import KindState, joined_states, unpacked_states
 from streamjoin.queries.core.probe_plan import Choice
 from streamjoin.queries.core.retention import StreamProgress
@@ -80,7 +79,7 @@ class PlacedQuery:
     @property
     def needs_rows(self) -> bool:
         """Whether the plan runs it: groups may be made without the rows of their join."""
-        return not self.members or partner_rule(next(iter(self.members.values())).query) is None
+        return not self.members or next(iter(self.members.values())).member.partners is None
 
 
 @dataclass(frozen=True)
