@@ -13,7 +13,10 @@ from streamjoin._arrays import Array
 from streamjoin.kernels.exact import (
     NONE,
     Layout,
+    accumulate,
     add_floats,
+    add_many_floats,
+    add_many_wholes,
     add_wholes,
     differences,
     float_layout,
@@ -207,3 +210,53 @@ def test_prices_and_quantities_take_two_words() -> None:
     assert float_layout(prices, present) == Layout(-1, 2)
     assert float_layout(np.arange(1000.0), present) == Layout(0, 1)
     assert float_layout(np.array([TINY, LARGEST]), np.ones(2, np.bool_)).words == 34
+
+
+TIMES = st.sampled_from([1, 2, 3, 63, 64, 2**20 + 7, 2**32 - 1, 2**32, 2**38]) | st.integers(1, 1000)
+
+
+@given(st.lists(st.tuples(ANY_FLOATS, st.booleans(), TIMES), min_size=1, max_size=12))
+@settings(deadline=None)
+def test_a_float_that_counts_many_times_is_so_much_of_its_sum(rows: list[tuple[float, bool, int]]) -> None:
+    values, times = np.array([row[0] for row in rows]), np.array([row[2] for row in rows])
+    present = np.array([row[1] for row in rows])
+    layout = float_layout(values, present)
+    into, found, wanted = np.zeros(len(rows), np.int64), layout.rows(1), layout.rows(1)
+    add_many_floats(values, present, times, into, found, layout.head, layout.first)
+    for power in range(39):
+        often = present & (times >> power & 1 == 1)
+        # The same with the sum of each power of two added up by itself.
+        own = layout.rows(1)
+        add_floats(values, often, into, own, layout.head, layout.first)
+        for _ in range(power):
+            merge(own.copy(), np.zeros(1, np.int64), own, layout.head)
+        merge(own, np.zeros(1, np.int64), wanted, layout.head)
+    assert (found == wanted).all()
+
+
+@given(st.lists(st.tuples(WHOLES, st.booleans(), TIMES), min_size=1, max_size=12), st.sampled_from([1, 2]))
+@settings(deadline=None)
+def test_a_whole_number_that_counts_many_times_is_so_much_of_its_sum(
+    rows: list[tuple[int, bool, int]], words: int
+) -> None:
+    times, present = np.array([row[2] for row in rows]), np.array([row[1] for row in rows])
+    numbers = [row[0] * 3 ** (40 * (words - 1)) for row in rows]
+    data = b"".join(number.to_bytes(8 * words, "little", signed=True) for number in numbers)
+    values = np.frombuffer(data, np.uint64).reshape(-1, words).copy()
+    layout = whole_layout(64 * words)
+    found = layout.rows(1)
+    add_many_wholes(values, present, times, np.zeros(len(rows), np.int64), found)
+    counted = [(number, often) for number, (_, there, often) in zip(numbers, rows, strict=True) if there]
+    assert whole_numbers(found, layout) == [sum(number * often for number, often in counted)]
+    assert int(found[0, 0]) == sum(often for _, often in counted)
+
+
+@given(st.lists(WHOLES, min_size=1, max_size=20))
+def test_rows_are_accumulated(numbers: list[int]) -> None:
+    layout = whole_layout(64)
+    rows = layout.rows(len(numbers))
+    values = np.array(numbers, np.int64).view(np.uint64).reshape(-1, 1)
+    add_wholes(values, np.ones(len(numbers), np.bool_), np.arange(len(numbers)), rows)
+    accumulate(rows, layout.head)
+    assert whole_numbers(rows, layout) == [sum(numbers[: n + 1]) for n in range(len(numbers))]
+    assert rows[:, 0].tolist() == list(range(1, len(numbers) + 1))

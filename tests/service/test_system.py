@@ -137,6 +137,8 @@ def test_window_joins_and_groups_are_steps_before_the_sinks() -> None:
         both = " UNION ALL ".join(around.replace("5", n).format(counted="count(*)") for n in "57")
         core.apply([Create("both", both)])
         core.apply([Create("short", grouped.format("10 seconds")), Create("long", grouped.format("1 minute"))])
+        ranged = "SELECT t.sym, count(*) AS n FROM trades t JOIN quotes q WITHIN 5 SECONDS ON t.sym = q.sym "
+        core.apply([Create("ranged", f"{ranged} GROUP BY t.sym, TUMBLE(t.ts, INTERVAL '1' MINUTE)")])
         core.apply([Create("plain", "SELECT t.sym FROM trades t UNION ALL SELECT q.sym FROM quotes q")])
         core.process(0, feeds.batch(0))
         explanation = core.explain()
@@ -166,9 +168,14 @@ def test_window_joins_and_groups_are_steps_before_the_sinks() -> None:
             min(rates[name]) > 0 and sum(rates[name]) == pytest.approx(given[name]) for name in ("both", "plain")
         )
         if sharing == "cost":
-            assert (groups["label"], groups["queries"]) == ("by sym: windows of 10 s and 1 min", ["long", "short"])
-            assert "long, short: groups by t.sym, windows of 10 s and 1 min" in str(explanation)
-        core.apply([Pause("around"), Pause("short"), Pause("long")])
+            told = "windows of 10 s and 1 min; of pairs, as the join has other conditions than equalities"
+            assert (groups["label"], groups["queries"]) == (f"by sym: {told}", ["long", "short"])
+            assert f"long, short: groups by t.sym, {told}" in str(explanation)
+        (groups,) = into["ranged"]
+        assert groups["label"].endswith("; from ranges of q by key and time, no pair is enumerated")
+        before = {nodes[edge["from"]]["label"] for edge in graph["edges"] if edge["to"] == groups["id"]}
+        assert before == {"trades", "quotes"}
+        core.apply([Pause(name) for name in ("around", "short", "long", "ranged")])
         assert {step.queries for step in core.explain().last_steps} == {("both",), ("twice",)}
 
 
