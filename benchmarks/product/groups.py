@@ -1,8 +1,9 @@
 """Grouped ad-hoc queries beside the join that they group: one, and a hundred with windows of their own.
 
 All see the same tuples of two streams that are joined by key within a time window. The hundred are TUMBLE and HOP of
-fifty lengths each; "apart" each of them runs the join and holds its groups for itself. CPU seconds of the process, with
-one thread, so that other work on the machine does not count.
+fifty lengths each; "apart" each of them finds partners and holds its groups for itself. One query is also asked with
+few and with many partners for each tuple, by the number of keys alone: it enumerates no pair. CPU seconds of the
+process, with one thread, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ from streamjoin.queries.core.unshared import open_core
 
 SCHEMA: Final = pa.schema({"t": pa.int64(), "k": pa.string(), "v": pa.float64()})
 JOIN, ONE, HUNDRED, APART = "the join", "one grouped query", "100 grouped queries", "100 grouped queries apart"
+PARTNERS: Final = "one grouped query, by partners"
 AIMS: Final = {(ONE, JOIN): 1.3, (HUNDRED, ONE): 3.0}
 """The most that one system may take of another's time."""
-_FROM: Final = "FROM a x JOIN b y WITHIN 500 UNITS ON x.k = y.k"
+MOST: Final = 1.5
+"""The most that many partners may cost, in times of few."""
+_REACH: Final = 500
+_FROM: Final = f"FROM a x JOIN b y WITHIN {_REACH} UNITS ON x.k = y.k"
 _BATCH: Final = 10_000
 """Ticks of a batch."""
 _WARM: Final = 2
@@ -34,7 +39,7 @@ def texts(system: str) -> list[str]:
     if system == JOIN:
         return [f"SELECT x.t, x.k, x.v, y.v AS w {_FROM}"]
     select = f"SELECT x.k, window_end, count(*) AS n, max(y.v) AS top, avg(x.v) AS mean {_FROM} GROUP BY x.k, "
-    if system == ONE:
+    if system in (ONE, PARTNERS):
         return [f"{select}TUMBLE(x.t, 5000)"]
     lengths = range(1_000, 51_000, 1_000)
     tumbled = [f"{select}TUMBLE(x.t, {length})" for length in lengths]
@@ -64,15 +69,16 @@ class Groups(Experiment):
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Few matches and many groups, and the other way round."""
+        rows = 2_000 if quick else 20_000
         return [
-            {"keys": keys, "rows": 2_000 if quick else 20_000, "system": system}
+            {"keys": keys, "rows": rows, "system": system}
             for keys in ((50,) if quick else (100, 500))
             for system in (JOIN, ONE, HUNDRED, *((APART,) if keys == 500 else ()))
-        ]
+        ] + [{"keys": keys, "rows": rows, "system": PARTNERS} for keys in ((20, 2) if quick else (200, 2))]
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The join alone, or one query for the hundred."""
-        if cell["system"] == JOIN:
+        if cell["system"] in (JOIN, PARTNERS):
             return None
         return {**cell, "system": JOIN if cell["system"] == ONE else ONE}
 
@@ -112,6 +118,16 @@ class Groups(Experiment):
                     ratio = took[keys, system] / took[keys, other]
                     judged = met(ratio <= aim)
                     told.append(f"{keys} keys: {system} takes {ratio:.2f} times {other}; aim {aim:g}: {judged}")
+        by_partners = {
+            round(2 * _REACH * row["rows"] / _BATCH / row["keys"]): row["cpu_s"]
+            for row in rows
+            if row["system"] == PARTNERS
+        }
+        if len(by_partners) > 1:
+            few, many = min(by_partners), max(by_partners)
+            ratio = by_partners[many] / by_partners[few]
+            judged = met(ratio <= MOST)
+            told.append(f"{many:,} partners a tuple take {ratio:.2f} times what {few:,} take; aim {MOST:g}: {judged}")
         return told
 
 
