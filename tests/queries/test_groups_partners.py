@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamjoin._arrays import Array
 from streamjoin.adhoc import Stream
 from streamjoin.kernels.kinds.partners import partner_ranges
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
@@ -459,6 +460,7 @@ def test_windows_are_summed_up_by_key_as_they_are_pane_by_pane(at_once: int, mon
     for worth in (0, 10**9):
         monkeypatch.setattr(runs, "_WORTH_TOTALS", worth)
         monkeypatch.setattr(runs, "_MOST_AT_ONCE", at_once)
+        monkeypatch.setattr(feeds, "_MOST_TOGETHER", at_once)
         core = Shared(STREAMS, Settings(lateness=3, future=None))
         core.apply([Create(f"q{n}", text) for n, text in enumerate(texts)])
         rows = [core.process(number, {"a": table}) for number, table in enumerate([*batches, tuples((900, "z"))])]
@@ -491,13 +493,15 @@ SIDE = st.lists(st.tuples(st.integers(0, 3), TICKS), max_size=30).map(sorted)
 @given(SIDE, SIDE, st.one_of(st.integers(0, 6), st.just(FOREVER)))
 @settings(max_examples=examples(300), deadline=None)
 def test_ranges_are_those_within_reach(own: list[tuple[int, int]], other: list[tuple[int, int]], reach: int) -> None:
-    def side(rows: list[tuple[int, int]]) -> tuple[np.ndarray[Any, Any], ...]:
+    def side(rows: list[tuple[int, int]]) -> tuple[Array, Array, Array]:
         keys = sorted({key for key, _ in rows})
         starts = [next(n for n, row in enumerate(rows) if row[0] == key) for key in keys]
-        return tuple(np.array(part, np.int64) for part in (keys, [*starts, len(rows)], [tick for _, tick in rows]))
+        ticks = np.array([tick for _, tick in rows], np.int64)
+        return np.array(keys, np.int64), np.array([*starts, len(rows)], np.int64), ticks
 
     out = [np.empty(len(own), np.int64) for _ in range(4)]
-    n = partner_ranges(*side(own), *side(other), reach, *out)
+    places, segments, first, last = out
+    n = partner_ranges(*side(own), *side(other), reach, places, segments, first, last)
     found = {
         int(place): (int(first), int(last)) for place, _, first, last in zip(*(one[:n] for one in out), strict=True)
     }

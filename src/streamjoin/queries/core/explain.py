@@ -281,7 +281,7 @@ def last_steps(registry: QueryRegistry, work: Mapping[str, Mapping[str, float]])
         keys, rule = tuple(map(str, grouped[0].keys)), feed.partners
         reason = reason_for_pairs(next(iter(feed.members.values())).query)
         way = "" if reason is None else f"of pairs, as {reason}"
-        reads = ()
+        reads: tuple[str, ...] = ()
         if rule is not None:
             way = f"from ranges of {rule.other} by key and time, no pair is enumerated"
             reads = tuple(source.stream.name for source in feed.live.query.sources)

@@ -922,5 +922,7 @@ class Shared:
                 for what, size in bucket.nbytes.items():
                     sizes[what] += size
         sizes["indexes"] += sum(kinds.nbytes for kinds in self._kinds.values()) + self.partners.nbytes
-        groups = sum(store.nbytes for store in stores_of(self._state.kinds))
+        stores = stores_of(self._state.kinds)
+        sizes["indexes"] += sum(store.totals_nbytes for store in stores)
+        groups = sum(store.nbytes for store in stores)
         return {**sizes, "groups": groups} if groups else sizes

@@ -19,7 +19,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from streamjoin.queries.core.changes import LiveQuery
     from streamjoin.queries.core.stored_stream import StoredStream
 
+_MOST_TOGETHER: Final = 1 << 22
+"""Groups by pane that the windows of several queries may read to be computed together."""
 _MERGED_AT: Final = 4
 """A run is merged with those before it that have no more groups than it has, times this."""
 
@@ -269,6 +272,15 @@ class GroupStore:
             # What is left of it is copied, so it pays only for a part.
             kept += [run] if 2 * dead < run.n else [run.taken(np.arange(dead, run.n))] if dead < run.n else []
         return GroupStore(self.key, tuple(kept))
+
+    def reads(self, begins: Array, ends: Array) -> int:
+        """How many groups by pane windows have, each as often as it is in one."""
+        return sum(int((np.searchsorted(r.panes, ends) - np.searchsorted(r.panes, begins)).sum()) for r in self.runs)
+
+    @property
+    def totals_nbytes(self) -> int:
+        """Bytes of what can be made of the runs again."""
+        return sum(run.totals.nbytes for run in self.runs if run.has_totals)
 
     def to_table(self) -> pa.Table:
         """As rows of a table, for a file, one for each run."""
@@ -633,6 +645,14 @@ class FeedRows:
         return run_of_rows(marks, places_of, keys, list(slots.values()), part, often)
 
 
+class CompleteWindows(NamedTuple):
+    """The windows of a member that are complete: where they begin and end, and by when all windows are."""
+
+    closed: int
+    begins: Array
+    ends: Array
+
+
 class FeedStep:
     """One batch of one feed: its new groups into those that are open, and the ones that are complete out of them."""
 
@@ -682,17 +702,29 @@ class FeedStep:
             apart = ({name: member} for name, member in members.items())
             return {name: one for own in apart for name, one in self._advance(own, states).items()}
         results: dict[str, MemberResult] = {}
-        together: dict[FeedKey, dict[str, int]] = {}
+        together: dict[FeedKey, dict[str, CompleteWindows]] = {}
         for name, member in members.items():
             try:
-                member.check_budget(member.budget, store, member.low(states[name].closed))
-                together.setdefault(member.form, {})[name] = max(self._bound, states[name].closed)
+                before = states[name].closed
+                member.check_budget(member.budget, store, member.low(before))
+                closed = max(self._bound, before)
+                begins = member.begins(store, before, closed)
+                together.setdefault(member.form, {})[name] = CompleteWindows(
+                    closed, begins, begins + member.window.size
+                )
             except MemoryError:
                 raise
             except Exception as error:
                 results[name] = self._failed(name, error)
-        for closed in together.values():
-            results |= self._complete(store, states, closed)
+        for alike in together.values():
+            own, reads = dict[str, CompleteWindows](), 0
+            for name, windows in alike.items():
+                size = store.reads(windows.begins, windows.ends)
+                if own and reads + size > _MOST_TOGETHER:
+                    results |= self._complete(store, own)
+                    own, reads = {}, 0
+                own[name], reads = windows, reads + size
+            results |= self._complete(store, own)
         open_ = {name: one.state.closed for name, one in results.items() if one.state is not None}
         if not open_:
             return results
@@ -702,46 +734,43 @@ class FeedStep:
             for name, one in results.items()
         }
 
-    def _complete(
-        self, store: GroupStore, states: Mapping[str, GroupState], closed: Mapping[str, int]
-    ) -> dict[str, MemberResult]:
-        """The windows that end by `closed`, of members that differ in their windows alone."""
+    def _complete(self, store: GroupStore, complete: Mapping[str, CompleteWindows]) -> dict[str, MemberResult]:
+        """What members have after the batch that differ in their windows alone."""
         try:
-            found = self._rows(store, states, closed)
+            found = self._rows(store, complete)
         except MemoryError:
             raise
         except Exception as error:
-            if len(closed) == 1:
-                return {name: self._failed(name, error) for name in closed}
+            if len(complete) == 1:
+                return {name: self._failed(name, error) for name in complete}
             found = None
         if found is None:
-            alone = ({name: until} for name, until in closed.items())
-            return {name: one for own in alone for name, one in self._complete(store, states, own).items()}
+            alone = ({name: windows} for name, windows in complete.items())
+            return {name: one for own in alone for name, one in self._complete(store, own).items()}
         return {
-            name: MemberResult(GroupState(store, closed[name], overflowed), rows)
+            name: MemberResult(GroupState(store, complete[name].closed, overflowed), rows)
             for name, (rows, overflowed) in found.items()
         }
 
     def _rows(
-        self, store: GroupStore, states: Mapping[str, GroupState], closed: Mapping[str, int]
+        self, store: GroupStore, complete: Mapping[str, CompleteWindows]
     ) -> dict[str, tuple[pa.Table, int]] | None:
         """The rows of each member, and how many sums their type could not hold; None if that has to be found apart."""
-        begins = [self._members[name].begins(store, states[name].closed, until) for name, until in closed.items()]
-        ends = [own + self._members[name].window.size for name, own in zip(closed, begins, strict=True)]
-        starts = np.concatenate([np.empty(0, np.int64), *begins])
-        one = self._members[next(iter(closed))]
-        run = store.groups_of(starts, np.concatenate([np.empty(0, np.int64), *ends]), one.slots)
+        begins, ends = (
+            np.concatenate([getattr(windows, what) for windows in complete.values()]) for what in ("begins", "ends")
+        )
+        one = self._members[next(iter(complete))]
+        run = store.groups_of(begins, ends, one.slots)
         if run is None:
-            return {name: (self._members[name].empty, 0) for name in closed}
-        windows = np.cumsum([0, *(own.size for own in begins)])
-        cuts = np.searchsorted(run.panes, windows)
-        until = np.concatenate(ends)[run.panes]
-        arrays, cuts, overflowed = one.outputs(run.at(starts[run.panes]), until, cuts)
-        if overflowed and len(closed) > 1:
+            return {name: (self._members[name].empty, 0) for name in complete}
+        cuts = np.searchsorted(run.panes, np.cumsum([0, *(windows.begins.size for windows in complete.values())]))
+        arrays, cuts, overflowed = one.outputs(run.at(begins[run.panes]), ends[run.panes], cuts)
+        if overflowed and len(complete) > 1:
             return None
         rows = {}
-        for name, begin, end in zip(closed, cuts.tolist(), cuts[1:].tolist(), strict=False):
-            own = [array.slice(begin, end - begin) for array in arrays]
+        for name, (begin, end) in zip(complete, pairwise(cuts.tolist()), strict=True):
+            # A copy: what one query holds of its rows must not hold those of all.
+            own = [pa.concat_arrays([array.slice(begin, end - begin)]) for array in arrays]
             rows[name] = pa.Table.from_arrays(own, schema=self._members[name].schema), overflowed
         return rows
 

@@ -517,6 +517,11 @@ class GroupRun:
         return Totals(self)
 
     @property
+    def has_totals(self) -> bool:
+        """Whether these are there already."""
+        return "totals" in self.__dict__
+
+    @property
     def is_dense(self) -> bool:
         """Whether most keys have a group in most panes."""
         return self.distinct * self.marks.size <= _DENSE * self.n
@@ -525,11 +530,11 @@ class GroupRun:
         """The groups of windows, in pieces to be added up; their panes are the numbers of the windows."""
         low, high = np.searchsorted(self.panes, begins), np.searchsorted(self.panes, ends)
         sizes = high - low
-        known, reads = "totals" in self.__dict__, int(sizes.sum())
+        reads = int(sizes.sum())
         if not reads:
             return []
         plain = all(kind_of(key) != "values" for key in wanted)
-        if plain and (known or reads > _WORTH_TOTALS * self.n) and self.is_dense:
+        if plain and (self.has_totals or reads > _WORTH_TOTALS * self.n) and self.is_dense:
             rows = max(1, _MOST_AT_ONCE // self.distinct)
             cuts = range(0, begins.size, rows)
             return [self.totals.windows(begins[a : a + rows], ends[a : a + rows], a, wanted) for a in cuts]
