@@ -159,3 +159,17 @@ def test_rows_are_those_of_duckdb() -> None:
     for name in found.column_names:
         one, other = found[name].to_pylist(), wanted[name].to_pylist()
         assert one == (pytest.approx(other, rel=1e-12, abs=1e-12) if name in ("s", "d", "sd") else other), name
+
+
+def test_a_preview_says_how_groups_are_made_and_who_shares_them() -> None:
+    with opened() as engine:
+        engine.create(TEXT, "one")
+        engine.push("trades", at((30, "A", 1.0)))
+        hop = "GROUP BY t.px, HOP(t.ts, INTERVAL '1' MINUTE, INTERVAL '2' MINUTE)"
+        other = engine.preview(TEXT[: TEXT.index("GROUP")].replace("t.sym,", "t.px,") + hop)
+        assert other.shares_with == ("one",) and (other.new_joins, other.shared_joins, other.cost_apart) == (0, 0, 0.0)
+        assert other.text == "└─ groups from ranges of q by key and time, no pair is enumerated"
+        pairs = engine.preview(TEXT.replace("sum(q.px)", "median(q.px)"))
+        assert pairs.shares_with == () and pairs.new_joins == 2
+        assert pairs.text.endswith("└─ groups of pairs, as MEDIAN(q.px) takes every value of the other stream")
+        assert "groups" not in engine.preview("SELECT sym FROM trades").text

@@ -16,7 +16,7 @@ from streamjoin._html import column_table, fact_table
 from streamjoin.model.durations import describe
 from streamjoin.queries.core.changes import QueryRegistry
 from streamjoin.queries.core.execution import NOTHING, Execution, StepRates
-from streamjoin.queries.core.groups.partners import reason_for_pairs
+from streamjoin.queries.core.groups.partners import way_of_groups
 from streamjoin.queries.core.probe_plan import Paths
 from streamjoin.queries.core.running_plan import Step
 from streamjoin.queries.core.settings import Settings
@@ -278,13 +278,9 @@ def last_steps(registry: QueryRegistry, work: Mapping[str, Mapping[str, float]])
         stream = feed.live.query.sources[0].stream
         sizes = {(each.window.size, each.window.slide): _every(each.window, stream) for each in grouped}
         windows = "windows of " + " and ".join(text for _, text in sorted(sizes.items()))
-        keys, rule = tuple(map(str, grouped[0].keys)), feed.partners
-        reason = reason_for_pairs(next(iter(feed.members.values())).query)
-        way = "" if reason is None else f"of pairs, as {reason}"
-        reads: tuple[str, ...] = ()
-        if rule is not None:
-            way = f"from ranges of {rule.other} by key and time, no pair is enumerated"
-            reads = tuple(source.stream.name for source in feed.live.query.sources)
+        keys = tuple(map(str, grouped[0].keys))
+        way = way_of_groups(next(iter(feed.members.values())).query)
+        reads = () if feed.partners is None else tuple(source.stream.name for source in feed.live.query.sources)
         steps.append(LastStep(tuple(sorted(feed.members)), keys, windows, way=way, reads=reads))
     return tuple(steps)
 

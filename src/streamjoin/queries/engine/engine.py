@@ -27,6 +27,8 @@ from streamjoin.model.window import CountWindow
 from streamjoin.queries.core.budgets import Budget
 from streamjoin.queries.core.changes import Action, Create, check_name, names_after, no_such_query
 from streamjoin.queries.core.explain import Explanation
+from streamjoin.queries.core.groups.feeds import join_key
+from streamjoin.queries.core.groups.partners import partner_rule, way_of_groups
 from streamjoin.queries.core.intervals import fit_interval
 from streamjoin.queries.core.probe_plan import PathKey, Paths, shared_steps
 from streamjoin.queries.core.settings import Lateness, Settings
@@ -757,8 +759,8 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
     A join counts once for each stream whose new tuples drive it.
     """
     query = replace(query, name=_NAME)
-    known = snapshot.registry.paths
-    parts = [part for branch in query.branches for part in branch.parts]
+    known, rule = snapshot.registry.paths, partner_rule(query)
+    parts = [part for branch in query.branches for part in branch.parts if rule is None]
     paths = {**known, **{part.name: Paths(part) for part in parts}}
     measured = snapshot.optimizer.measured(snapshot.registry, snapshot.buckets)
     optimizer = measured.after_changes(paths, snapshot.batch + 1)
@@ -770,15 +772,23 @@ def preview(query: Query, snapshot: Snapshot) -> Preview:
     joined = [sharers for key, sharers in zip(own, others, strict=True) if key.steps]
     shared, apart = _costs(optimizer, paths)
     shared_before, apart_before = _costs(measured, known)
+    feeds = snapshot.registry.feeds.values() if rule is not None else ()
+    grouped = (feed.members for feed in feeds if feed.partners is not None and feed.join == join_key(query))
     return Preview(
         columns_of(query.schema),
         tuple(query.streams),
-        tuple(sorted(set().union(*others))),
+        tuple(sorted(set().union(*others, *grouped))),
         sum(not sharers for sharers in joined),
         sum(bool(sharers) for sharers in joined),
         shared - shared_before,
         apart - apart_before,
-        "\n".join([*(_line(key, found) for key, found in zip(own, others, strict=True)), *_window_lines(query)]),
+        "\n".join(
+            [
+                *(_line(key, found) for key, found in zip(own, others, strict=True)),
+                *_window_lines(query),
+                *(f"└─ groups {told}" for told in [way_of_groups(query)] if told),
+            ]
+        ),
     )
 
 

@@ -139,6 +139,14 @@ def partner_rule(query: Query) -> PartnerRule | None:
     return None if reason_for_pairs(query) is not None else PartnerRule(query, query.grouping.window.alias)
 
 
+def way_of_groups(query: Query) -> str:
+    """How the groups of a query over several streams are made, and why; nothing of others."""
+    rule, reason = partner_rule(query), reason_for_pairs(query)
+    if rule is not None:
+        return f"from ranges of {rule.other} by key and time, no pair is enumerated"
+    return "" if reason is None else f"of pairs, as {reason}"
+
+
 # One side -------------------------------------------------------------------------------------------------------------
 
 
@@ -448,12 +456,13 @@ class PartnerJoin:
         hits: list[Hits] = []
         anchors: list[tuple[SortedRun, Array]] = []
         n = 0
+        others = self._sides[1 - side]
+        new_ones = [run for run in others if run.buckets[0] is batch[1 - side]]
         for own in self._sides[side]:
-            is_new = own.buckets[0] is batch[side]
             found = []
-            for run in self._sides[1 - side]:
+            for run in others if own.buckets[0] is batch[side] else new_ones:
                 near = own.span[0] - self._reach <= run.span[1] and run.span[0] - self._reach <= own.span[1]
-                if near and own.n and run.n and (is_new or run.buckets[0] is batch[1 - side]):
+                if near and own.n and run.n:
                     found += self._ranges(own, run)
             if not found:
                 continue
