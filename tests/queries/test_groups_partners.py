@@ -29,7 +29,7 @@ from streamjoin.queries.engine.open_groups import rows_so_far
 from streamjoin.queries.language.sql import parse
 from streamjoin.windows.clock import FOREVER, NEVER
 from tests.queries.cell_grid import Grid
-from tests.queries.test_groups import KEYS, STREAMS, GroupCase, check, group_cases, group_queries, stored
+from tests.queries.group_cases import KEYS, STREAMS, GroupCase, check, group_cases, group_queries, stored
 from tests.seeds import examples
 
 Batches = list[dict[str, pa.Table]]

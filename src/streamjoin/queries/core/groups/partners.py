@@ -150,7 +150,7 @@ def way_of_groups(query: Query) -> str:
 # One side -------------------------------------------------------------------------------------------------------------
 
 
-class SortedRun:
+class KeyedRun:
     """The tuples of a run of buckets that a query selects and that have a key, by key and then by time."""
 
     def __init__(
@@ -170,7 +170,7 @@ class SortedRun:
         self._ladders: dict[str, Ladder] = {}
 
     @classmethod
-    def of(cls, stream: StoredStream, alias: str, run: BucketRun, places: Array, keys: Array) -> SortedRun:
+    def of(cls, stream: StoredStream, alias: str, run: BucketRun, places: Array, keys: Array) -> KeyedRun:
         """The tuples at ascending `places` of a run, which have these keys."""
         ticks = run.ticks[places]
         if not run.ascending:
@@ -180,7 +180,7 @@ class SortedRun:
         return cls(stream, alias, run.buckets, places[order] + run.first, sorted_keys, ticks[order])
 
     @classmethod
-    def joined(cls, parts: Sequence[SortedRun]) -> SortedRun:
+    def joined(cls, parts: Sequence[KeyedRun]) -> KeyedRun:
         """Neighbours as one."""
         keys = np.concatenate([part.every_key for part in parts])
         ticks = np.concatenate([part.ticks for part in parts])
@@ -222,7 +222,7 @@ class SortedRun:
         places[self.numbers - self.buckets[0].first] = np.arange(self.n)
         return places
 
-    def only(self, places: Array) -> SortedRun:
+    def only(self, places: Array) -> KeyedRun:
         """The same where arguments are computed for the tuples at some places alone: of the others they are NULL."""
         return _PartlyComputed(self, places)
 
@@ -280,10 +280,10 @@ class SortedRun:
         return int(own + sum(part.nbytes for part in parts))
 
 
-class _PartlyComputed(SortedRun):
+class _PartlyComputed(KeyedRun):
     """A run of which some tuples can't be computed, but those at `places` may."""
 
-    def __init__(self, run: SortedRun, places: Array) -> None:
+    def __init__(self, run: KeyedRun, places: Array) -> None:
         super().__init__(run.stream, run.alias, run.buckets, run.numbers, run.every_key, run.ticks)
         self._places = places
 
@@ -308,7 +308,7 @@ def _present(array: pa.Array) -> Array:
 class Hits:
     """Anchors that have partners in one run of the other side: their rows, ascending, and the range of each."""
 
-    run: SortedRun
+    run: KeyedRun
     rows: Array
     ranges: Ranges
     counts: Array
@@ -319,7 +319,7 @@ class Partners:
 
     def __init__(self, rule: PartnerRule, hits: Sequence[Hits], n: int) -> None:
         self.rule, self._hits, self._n = rule, hits, n
-        self._partly: dict[tuple[int, Slot], SortedRun] = {}
+        self._partly: dict[tuple[int, Slot], KeyedRun] = {}
         self.times: Array = np.zeros(n, np.int64)
         """How many partners each row has."""
         for own in hits:
@@ -405,8 +405,8 @@ class PartnerJoin:
         self._terms = [fit(*one) for one in named]
         self._columns = [list(dict.fromkeys(term[side].name for term in terms)) for side in (0, 1)]
         self._keys = KeyNumbers(self._terms)
-        self._sides: tuple[list[SortedRun], list[SortedRun]] = [], []
-        self._found: tuple[object, dict[str, tuple[list[Hits], list[tuple[SortedRun, Array]]]]] = None, {}
+        self._sides: tuple[list[KeyedRun], list[KeyedRun]] = [], []
+        self._found: tuple[object, dict[str, tuple[list[Hits], list[tuple[KeyedRun, Array]]]]] = None, {}
 
     def settle(self) -> None:
         """Forget what only the batch needed."""
@@ -441,7 +441,7 @@ class PartnerJoin:
 
     def _hits(
         self, anchor: str, streams: Mapping[str, StoredStream], buckets: Mapping[str, Bucket]
-    ) -> tuple[list[Hits], list[tuple[SortedRun, Array]]]:
+    ) -> tuple[list[Hits], list[tuple[KeyedRun, Array]]]:
         batch = tuple(buckets.get(self._streams[alias]) for alias in self.aliases)
         if self._found[0] != batch:
             self._follow(streams, batch)
@@ -451,10 +451,10 @@ class PartnerJoin:
             known[anchor] = self._matched(self.aliases.index(anchor), batch)
         return known[anchor]
 
-    def _matched(self, side: int, batch: Sequence[Bucket | None]) -> tuple[list[Hits], list[tuple[SortedRun, Array]]]:
+    def _matched(self, side: int, batch: Sequence[Bucket | None]) -> tuple[list[Hits], list[tuple[KeyedRun, Array]]]:
         """The new partners of the tuples of one side."""
         hits: list[Hits] = []
-        anchors: list[tuple[SortedRun, Array]] = []
+        anchors: list[tuple[KeyedRun, Array]] = []
         n = 0
         others = self._sides[1 - side]
         new_ones = [run for run in others if run.buckets[0] is batch[1 - side]]
@@ -477,7 +477,7 @@ class PartnerJoin:
             n += anchors[-1][1].size
         return hits, anchors
 
-    def _ranges(self, own: SortedRun, run: SortedRun) -> list[tuple[SortedRun, Array, Ranges]]:
+    def _ranges(self, own: KeyedRun, run: KeyedRun) -> list[tuple[KeyedRun, Array, Ranges]]:
         places, segments, first, last = (np.empty(own.n, np.int64) for _ in range(4))
         n = partner_ranges(
             own.keys, own.starts, own.ticks, run.keys, run.starts, run.ticks, self._reach, places, segments, first, last
@@ -506,12 +506,12 @@ class PartnerJoin:
         self._sides = left, right
 
     def _sorted(
-        self, side: int, stream: StoredStream, before: Sequence[SortedRun], new: Bucket | None
-    ) -> list[SortedRun]:
+        self, side: int, stream: StoredStream, before: Sequence[KeyedRun], new: Bucket | None
+    ) -> list[KeyedRun]:
         known = {id(run.buckets[0]): run for run in before if run.stream is stream}
         found = []
         for run in stream.runs:
-            parts: list[SortedRun] = []
+            parts: list[KeyedRun] = []
             at = 0
             while at < len(run.buckets):
                 part = known.get(id(run.buckets[at]))
@@ -521,10 +521,10 @@ class PartnerJoin:
                 at += len(part.buckets)
             if at < len(run.buckets):
                 parts = [self._sort(side, stream, run, new)]
-            found.append(parts[0] if len(parts) == 1 else SortedRun.joined(parts))
+            found.append(parts[0] if len(parts) == 1 else KeyedRun.joined(parts))
         return found
 
-    def _sort(self, side: int, stream: StoredStream, run: BucketRun, new: Bucket | None) -> SortedRun:
+    def _sort(self, side: int, stream: StoredStream, run: BucketRun, new: Bucket | None) -> KeyedRun:
         numbers = np.arange(run.first, run.end)
         chosen = np.ones(numbers.size, np.bool_)
         for condition in self._selections[self.aliases[side]]:
@@ -537,4 +537,4 @@ class PartnerJoin:
         arrays = [stream.take(name, numbers[places]) for name in self._columns[side]]
         keys = self._keys.number(side, pa.Table.from_arrays(arrays, names=self._columns[side]))
         has_key = keys != NONE
-        return SortedRun.of(stream, self.aliases[side], run, places[has_key], keys[has_key])
+        return KeyedRun.of(stream, self.aliases[side], run, places[has_key], keys[has_key])

@@ -512,9 +512,9 @@ class GroupRun:
         return self.panes[_begins(self.panes)]
 
     @cached_property
-    def totals(self) -> Totals:
+    def totals(self) -> PaneTotals:
         """What windows of many panes are summed up by."""
-        return Totals(self)
+        return PaneTotals(self)
 
     @property
     def has_totals(self) -> bool:
@@ -623,7 +623,7 @@ def run_of_rows(
     return GroupRun(marks[codes // firsts.size], codes % firsts.size, distinct, counts, parts)
 
 
-class Totals:
+class PaneTotals:
     """The groups of a run by key and then by pane, added up along each key: a window is the difference of two places.
 
     The least and the greatest values are on ladders. For every key and pane `_before` has the groups before it.
