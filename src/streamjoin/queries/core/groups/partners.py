@@ -395,15 +395,10 @@ class PartnerJoin:
         self.aliases = query.aliases
         self._streams = {source.alias: source.stream.name for source in query.sources}
         self._selections = {a: [one.condition for one in query.selection(a)] for a in self.aliases}
-        terms = [(equality.left, equality.right) for equality in step.equalities]
-        schemas = query.schemas
-
-        def types(term: tuple[Column, Column]) -> list[pa.DataType]:
-            return [schemas[column.qualifier].field(column.name).type for column in term]
-
-        named = [(one.term, *types((one.left, one.right))) for one in step.equalities]
-        self._terms = [fit(*one) for one in named]
-        self._columns = [list(dict.fromkeys(term[side].name for term in terms)) for side in (0, 1)]
+        sides = [(one.left, one.right) for one in step.equalities]
+        types = [[query.schemas[column.qualifier].field(column.name).type for column in both] for both in sides]
+        self._terms = [fit(one.term, *both) for one, both in zip(step.equalities, types, strict=True)]
+        self._columns = [list(dict.fromkeys(both[side].name for both in sides)) for side in (0, 1)]
         self._keys = KeyNumbers(self._terms)
         self._sides: tuple[list[KeyedRun], list[KeyedRun]] = [], []
         self._found: tuple[object, dict[str, tuple[list[Hits], list[tuple[KeyedRun, Array]]]]] = None, {}
