@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +23,7 @@ from streamjoin.adhoc import Stream
 from streamjoin.kernels.kinds.partners import partner_ranges
 from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
 from streamjoin.queries.core.groups import feeds, runs
+from streamjoin.queries.core.groups.feeds import stores_of
 from streamjoin.queries.core.groups.partners import reason_for_pairs
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
@@ -401,6 +404,42 @@ def test_a_batch_that_is_taken_back_leaves_nothing() -> None:
     core.finish(right, {})
     rows = core.process(2, {name: tuples((40, "z", 0)) for name in "ab"})["q"]
     assert rows.to_pylist() == [{"k": "p", "n": 2, "s": 8, "m": 1.0}]
+
+
+def test_open_groups_that_were_shared_go_on_where_one_query_needs_pairs_and_another_does_not() -> None:
+    """As in a checkpoint from before there were ranges."""
+    texts = [
+        f"SELECT x.k, {one}(y.f) AS v, sum(x.i) AS s {JOIN} GROUP BY x.k, TUMBLE(x.t, 20)" for one in ("max", "median")
+    ]
+    rng = random.Random(3)
+    batches = [
+        {
+            name: tuples(*((6 * n + rng.randint(0, 9), rng.choice("pq"), n, rng.random()) for _ in range(9)))
+            for name in "ab"
+        }
+        for n in range(12)
+    ]
+    chosen = Settings(lateness=4, future=None)
+
+    def run(restarts: bool) -> list[Any]:
+        found = []
+        with pairs_only():
+            core = Shared(STREAMS, chosen)
+            core.apply([Create(f"q{n}", text) for n, text in enumerate(texts)])
+            found += [core.process(number, batches[number]) for number in range(5)]
+            assert len(stores_of(core.snapshot().kinds)) == 1
+        state = core.snapshot()
+        if restarts:
+            # Nothing that was derived while pairs were asked for.
+            queries = pickle.loads(pickle.dumps(dict(state.registry.queries)))
+            core = Shared(STREAMS, chosen)
+            core.restore(replace(state, registry=replace(state.registry, queries=queries, known_feeds={})))
+            assert [feed.partners is None for feed in core.snapshot().registry.feeds.values()] == [False, True]
+        found += [core.process(number, batches[number]) for number in range(5, 12)]
+        assert len(stores_of(core.snapshot().kinds)) == 1 + restarts
+        return [{name: bits(table) for name, table in one.items()} for one in found]
+
+    assert run(restarts=True) == run(restarts=False)
 
 
 def test_many_small_batches_with_disorder_give_what_one_large_batch_gives() -> None:
