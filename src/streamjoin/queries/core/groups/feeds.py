@@ -404,12 +404,13 @@ class GroupMember:
         first, last = self.low(closed), min((bound - size) // slide * slide, FOREVER)
         if bound == NEVER or first > last or not store.n:
             return np.empty(0, np.int64)
-        panes = store.panes
-        if first != NEVER and (last - first) // slide < self.window.overlap * panes.size:
-            return np.arange(first, last + 1, slide)
-        backs = np.arange(self.window.overlap) * slide
-        begins = np.unique((panes // slide * slide)[:, np.newaxis] - backs)
-        # Of those before the first pane some end before it, and have none.
+        panes, overlap = store.panes, self.window.overlap
+        # Windows that begin before end before the first pane, and later ones begin after the last.
+        low = max(first, int(panes[0]) // slide * slide - (overlap - 1) * slide)
+        high = min(last, int(panes[-1]))
+        if (high - low) // slide < overlap * panes.size:
+            return np.arange(low, high + 1, slide)
+        begins = np.unique((panes // slide * slide)[:, np.newaxis] - np.arange(overlap) * slide)
         return begins[(begins >= first) & (begins <= last)]
 
     # Rows ---------------------------------------------------------------------------------------------------------
