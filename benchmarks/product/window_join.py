@@ -24,9 +24,7 @@ from benchmarks.harness import Cell, Context, Experiment, Finding, Row, judge_ai
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import kernel
 from streamjoin.joins.kinds import summary_state
-from streamjoin.joins.kinds.exact_columns import Numbers
-from streamjoin.joins.kinds.summary_state import Ranges
-from streamjoin.windows.buffer import Buffer, Restore
+from streamjoin.joins.kinds.summary_slides import SlideSteps, Sums
 
 _KEYS, _BATCH = 500, 1 << 16
 # Microseconds that a batch covers.
@@ -286,63 +284,48 @@ _SYSTEMS: dict[str, Callable[[Batches, int, int, bool], Figures]] = {
 
 
 @kernel
-def _plain_prefix(values: Array, present: Array, previous: Array, rows: Array, begin: int) -> None:
-    for i in range(values.size):
-        before = previous[i]
-        sum_, count = (0.0, 0.0) if before < 0 else (rows[before, 0], rows[before, 1])
-        if present[i]:
-            sum_, count = sum_ + values[i], count + 1.0
-        rows[begin + i, 0], rows[begin + i, 1] = sum_, count
-
-
-@kernel
-def _plain_windows(
-    rows: Array, first: Array, last: Array, previous: Array, counts: Array, out: Array
+def _slide_plain(
+    rows: Array, kinds: Array, n: int, entered: int, left: int, asked: int, values: Array, present: Array, table: Array,
+    out: Array,
 ) -> None:  # fmt: skip
-    for i in range(last.size):
-        counts[i], out[i] = 0, 0.0
-        if last[i] >= 0:
-            sum_, count, since = rows[last[i], 0], rows[last[i], 1], previous[first[i]]
-            if since >= 0:
-                sum_, count = sum_ - rows[since, 0], count - rows[since, 1]
-            counts[i], out[i] = np.int64(count), sum_
+    hi, lo, j, one = np.uint64(entered), np.uint64(left), np.uint64(asked), np.uint64(1)
+    for step in range(n):
+        row, kind = np.uint64(rows[np.uint64(step)]), np.uint64(kinds[np.uint64(step)])
+        enters, leaves = kind & one, kind >> one
+        place = hi if enters != 0 else lo
+        counted = np.float64(present[place]) * (np.float64(enters) - np.float64(leaves))
+        count, total = table[row, 0] + counted, table[row, 1] + counted * values[place]
+        table[row, 0], table[row, 1], out[j, 0], out[j, 1] = count, total, count, total
+        hi, lo, j = hi + enters, lo + leaves, j + (one - enters - leaves)
 
 
-class _PlainSums:
-    """Prefix sums as float64, beside `summary_state.PrefixSums`."""
+class _PlainSums(Sums):
+    """Sums of float64 that are rounded at every step, in the place of exact ones."""
 
-    def __init__(self) -> None:
-        self._rows = Buffer(np.float64, 2)
+    def start(self, n_rows: int) -> None:
+        """Begin with an empty window."""
+        self._plain = np.zeros((n_rows, 2))
 
-    def reserve(self, room: int, spare: _PlainSums | None) -> None:
-        """Make room for this many tuples."""
-        self._rows.reserve(room, None if spare is None else spare._rows)
+    def grow(self, n_rows: int) -> None:
+        """More rows of the table."""
+        self._plain = np.concatenate([self._plain, np.zeros((n_rows - len(self._plain), 2))])
 
-    def append(self, numbers: Numbers, previous: Array) -> None:
-        """Add the values of new tuples."""
-        begin = len(self._rows)
-        self._rows.room_for(previous.size)
-        _plain_prefix(numbers.values, numbers.present, previous, self._rows.values, begin)
+    def ask(self, n: int) -> None:
+        """Have room for answers."""
+        self._found = np.empty((n + 1, 2))
 
-    def floats_of(self, ranges: Ranges, previous: Array) -> tuple[Array, Array]:
+    def move(self, steps: SlideSteps, keys: Array) -> None:  # noqa: ARG002
+        """Follow some steps."""
+        _slide_plain(*steps.plain, self.numbers.values, self.numbers.present, self._plain, self._found)
+
+    def floats(self) -> tuple[Array, Array]:
         """The count and the sum of each window."""
-        counts, sums = np.empty(ranges.n, np.int64), np.empty(ranges.n)
-        _plain_windows(self._rows.values, ranges.first, ranges.last, previous, counts, sums)
-        return counts, sums
-
-    def saved(self) -> Restore:
-        """Return a function that restores these sums."""
-        return self._rows.saved()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._rows.nbytes
+        return self._found[:-1, 0].astype(np.int64), self._found[:-1, 1].copy()
 
 
 def _as_asked(system: str) -> AbstractContextManager[Any]:
     """The operator with plain floats where that is the system."""
-    return mock.patch.object(summary_state, "PrefixSums", _PlainSums) if system == _PLAIN else nullcontext()
+    return mock.patch.object(summary_state, "Sums", _PlainSums) if system == _PLAIN else nullcontext()
 
 
 EXPERIMENT = WindowJoinExperiment()

@@ -241,7 +241,7 @@ def test_limits_and_plans() -> None:
         join.push(left, right)
         plan = join.explain()
         join.close()
-    assert "COUNT(*), SUM(r.px), MAX(r.px) from prefix sums and ladders, however many match" in plan
+    assert "COUNT(*), SUM(r.px), MAX(r.px) while windows slide, however many match" in plan
     assert "MEDIAN(r.px) by enumerating every match" in plan
     with sj.open(spec(on="l.px < r.px")) as join:
         join.push(left, right)

@@ -11,24 +11,23 @@ from hypothesis import strategies as st
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.exact import (
-    NONE,
     Layout,
     accumulate,
     add_floats,
     add_many_floats,
     add_many_wholes,
     add_wholes,
-    differences,
     float_layout,
     merge,
-    prefix_floats,
-    prefix_wholes,
     round_floats,
-    rounded_windows,
+    slide_floats,
+    slide_wholes,
+    take_away,
     whole_layout,
     whole_numbers,
     within_words,
 )
+from streamjoin.kernels.kinds.summary import ASKS, ENTERS, LEAVES
 from tests.oracles.summary_oracle import fsum
 
 TINY, LARGEST = 5e-324, 1.7976931348623157e308
@@ -51,6 +50,24 @@ EDGES = [
 FLOATS = st.sampled_from(EDGES) | st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1000, 1000)
 ANY_FLOATS = FLOATS | st.sampled_from([math.nan, math.inf, -math.inf])
 WHOLES = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 1])
+
+
+MOST = np.uint64(2**64 - 1)
+# At each step: the next value enters, the oldest leaves, or the window is asked for.
+WALKS = st.lists(st.sampled_from([ASKS, ENTERS, LEAVES]), max_size=60)
+
+
+def steps_of(walk: list[int], n: int) -> tuple[tuple[Array, Array, int, int, int, int], list[tuple[int, int]]]:
+    """The steps of a walk that can be taken with `n` values, as kernels take them, and the windows that it asks for."""
+    kinds, inside, entered, left = [], [], 0, 0
+    for kind in walk:
+        if (kind == ENTERS and entered == n) or (kind == LEAVES and left == entered):
+            continue
+        kinds.append(kind)
+        entered, left = entered + (kind == ENTERS), left + (kind == LEAVES)
+        if kind == ASKS:
+            inside.append((left, entered))
+    return (np.zeros(len(kinds), np.int32), np.array(kinds, np.uint8), len(kinds), 0, 0, 0), inside
 
 
 def same(one: float, other: float) -> bool:
@@ -80,32 +97,30 @@ def test_a_sum_is_that_of_fsum(values: list[float]) -> None:
     assert rows[0, 0] == len(values)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=300)
 @given(
     values=st.lists(st.integers(-(2**53), 2**53) | st.sampled_from([0, 1, -1, 2**53]), min_size=1, max_size=12),
     exponent=st.integers(-1074, 960),
     odd=st.sampled_from([[], [math.nan], [math.inf], [TINY, LARGEST], [0.1, 1e16]]),
-    hole=st.booleans(),
+    walk=WALKS,
+    data=st.data(),
 )
-def test_windows_of_prefix_sums_are_those_of_fsum(
-    values: list[int], exponent: int, odd: list[float], hole: bool
+def test_sums_of_windows_that_slide_are_those_of_fsum(
+    values: list[int], exponent: int, odd: list[float], walk: list[int], data: st.DataObject
 ) -> None:
     """Also numbers of two words, which have a way of their own, wherever their words begin."""
     column = np.array([*(math.ldexp(value, exponent) for value in values), *odd])
-    n, present = column.size, np.ones(column.size, np.bool_)
-    layout, previous = float_layout(column, present), np.arange(-1, column.size - 1)
-    rows = layout.rows(n)
-    prefix_floats(column, present, previous, rows, 0, layout.head, layout.first)
-    first, last = (place.ravel() for place in np.triu_indices(n))
-    holes = (first + last) // 2 if hole else np.full(first.size, NONE)
-    counts, found = np.empty(first.size, np.int64), np.empty(first.size)
-    rounded_windows(rows, first, last, holes, previous, layout.head, layout.first, counts, found)
-    for begin, end, gone, count, own in zip(first, last, holes, counts, found, strict=True):
-        rest = [value for place, value in enumerate(column.tolist()) if begin <= place <= end and place != gone]
-        assert same(own, fsum(rest)) and count == len(rest)
-    nowhere = np.full(1, NONE)
-    rounded_windows(rows, nowhere, nowhere, nowhere, previous, layout.head, layout.first, counts, found)
-    assert (counts[0], found[0]) == (0, 0.0)
+    present = np.array(data.draw(st.lists(st.booleans(), min_size=column.size, max_size=column.size)))
+    layout = float_layout(column, present).wide_enough(float_layout(column[:1], present[:1]))
+    steps, inside = steps_of(walk, column.size)
+    out = layout.rows(len(inside) + 1)
+    # The row behind the last one is read, but counts for nothing.
+    padded = np.append(column, np.nan), np.append(present, True)
+    slide_floats(*steps, *padded, layout.rows(1), layout.head, layout.first, out)
+    for (begin, end), row in zip(inside, out, strict=False):
+        rest = [value for place, value in enumerate(column.tolist()) if begin <= place < end and present[place]]
+        assert row[0] == len(rest)
+        assert same(rounded(row[np.newaxis], layout)[0], fsum(rest))
 
 
 def test_a_number_of_two_words_is_rounded_once() -> None:
@@ -115,10 +130,7 @@ def test_a_number_of_two_words_is_rounded_once() -> None:
     numbers = [(high << 64) + low + by for high in highs for low in near for by in (-1, 0, 1)]
     numbers += [-number for number in numbers]
     words = np.array([(1, number % 2**64, (number >> 64) % 2**64) for number in numbers], np.uint64)
-    places, nowhere = np.arange(len(numbers)), np.full(len(numbers), NONE)
-    counts, found = np.empty(len(numbers), np.int64), np.empty(len(numbers))
-    rounded_windows(words, places, places, nowhere, nowhere, 1, -1, counts, found)
-    assert found.tolist() == [math.ldexp(number, -64) for number in numbers]
+    assert rounded(words, Layout(-1, 2)) == [math.ldexp(number, -64) for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -146,23 +158,6 @@ def test_a_sum_at_the_ends_of_float64(values: list[float]) -> None:
 
 
 @settings(deadline=None, max_examples=300)
-@given(values=st.lists(ANY_FLOATS, min_size=1, max_size=20), data=st.data())
-def test_a_window_is_the_difference_of_two_prefixes(values: list[float], data: st.DataObject) -> None:
-    present = np.array(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))))
-    begin = data.draw(st.integers(0, len(values) - 1))
-    end = data.draw(st.integers(begin, len(values) - 1))
-    column = np.array(values)
-    layout = float_layout(column, present)
-    rows, previous = layout.rows(len(values)), np.arange(-1, len(values) - 1)
-    prefix_floats(column, present, previous, rows, 0, layout.head, layout.first)
-    out = layout.rows(1)
-    differences(rows, np.array([end]), np.array([begin - 1]), layout.head, out)
-    inside = [value for value, there in zip(values[begin : end + 1], present[begin : end + 1], strict=True) if there]
-    assert same(rounded(out, layout)[0], fsum(inside))
-    assert out[0, 0] == len(inside)
-
-
-@settings(deadline=None, max_examples=300)
 @given(parts=st.lists(st.lists(ANY_FLOATS, max_size=8), min_size=1, max_size=5), order=st.randoms())
 def test_partial_sums_of_any_layouts_merge_in_any_order(parts: list[list[float]], order: object) -> None:
     partial = [sums(values) for values in parts]
@@ -177,31 +172,37 @@ def test_partial_sums_of_any_layouts_merge_in_any_order(parts: list[list[float]]
 
 
 @settings(deadline=None, max_examples=300)
-@given(values=st.lists(WHOLES, min_size=1, max_size=30), since=st.integers(-1, 29))
-def test_whole_numbers_have_no_end(values: list[int], since: int) -> None:
-    since = min(since, len(values) - 2)
-    layout = whole_layout(64)
+@given(values=st.lists(WHOLES, min_size=1, max_size=30), walk=WALKS, wide=st.booleans())
+def test_whole_numbers_have_no_end(values: list[int], walk: list[int], wide: bool) -> None:
     words, present = np.array(values, np.int64).view(np.uint64).reshape(-1, 1), np.ones(len(values), np.bool_)
-    rows = layout.rows(len(values))
-    prefix_wholes(words, present, np.arange(-1, len(values) - 1), rows, 0)
-    out = layout.rows(1)
-    differences(rows, np.array([len(values) - 1]), np.array([since]), layout.head, out)
-    exact = sum(values[since + 1 :])
-    assert whole_numbers(out, layout) == [exact]
-    assert within_words(out, layout, True)[0] == (-(2**63) <= exact < 2**63)
-    assert within_words(out, layout, False)[0] == (0 <= exact < 2**64)
-    assert rounded(out, layout) == [float(exact)]
-    total = layout.rows(1)
-    add_wholes(words[since + 1 :], present[since + 1 :], np.zeros(len(values) - since - 1, np.int64), total)
-    assert (total == out).all()
+    if wide:
+        words = np.concatenate([words, np.where(words >> np.uint64(63), MOST, np.uint64(0))], axis=1)
+    layout = whole_layout(64 * words.shape[1])
+    steps, inside = steps_of(walk, len(values))
+    out = layout.rows(len(inside) + 1)
+    slide_wholes(*steps, np.append(words, words[:1], axis=0), np.append(present, True), layout.rows(1), out)
+    out = out[:-1]
+    exact = [sum(values[begin:end]) for begin, end in inside]
+    assert whole_numbers(out, layout) == exact
+    assert out[:, 0].tolist() == [end - begin for begin, end in inside]
+    assert within_words(out, layout, True).tolist() == [-(2**63) <= own < 2**63 for own in exact]
+    assert within_words(out, layout, False).tolist() == [0 <= own < 2**64 for own in exact]
+    assert rounded(out, layout) == list(map(float, exact))
+    for (begin, end), row in zip(inside, out, strict=True):
+        total = layout.rows(1)
+        add_wholes(words[begin:end], present[begin:end], np.zeros(end - begin, np.int64), total)
+        assert (total == row).all()
+        take_away(row[np.newaxis], np.zeros(1, np.int64), total, layout.head)
+        assert not total.any()
 
 
 def test_unsigned_and_wide_numbers_take_more_words() -> None:
     words = np.array([[2**64 - 1, 0], [2**64 - 1, 2**64 - 1]], np.uint64)
     layout = whole_layout(128)
-    rows = layout.rows(2)
-    prefix_wholes(words, np.ones(2, np.bool_), np.array([NONE, 0]), rows, 0)
-    assert whole_numbers(rows, layout) == [2**64 - 1, 2**64 - 2]
+    rows = layout.rows(1)
+    for first, exact in ((0, 2**64 - 1), (1, 2**64 - 2)):
+        add_wholes(words[first : first + 1], np.ones(1, np.bool_), np.zeros(1, np.int64), rows)
+        assert whole_numbers(rows, layout) == [exact]
 
 
 def test_prices_and_quantities_take_two_words() -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streamjoin.queries.engine.open_groups import rows_so_far
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc import Stream
@@ -28,7 +29,6 @@ from streamjoin.queries.core.groups.partners import reason_for_pairs
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.unshared import open_core
-from streamjoin.queries.engine.open_groups import rows_so_far
 from streamjoin.queries.language.sql import parse
 from streamjoin.windows.clock import FOREVER, NEVER
 from tests.queries.cell_grid import Grid

@@ -195,7 +195,7 @@ def _summary(bound: BoundSpec, summary: BoundSummary, name: str) -> AlgorithmCho
     by = " and ".join(str(key.term) for key in bound.keys if isinstance(key.term, Equi)) or "time alone"
     listed = [str(a) for a, each in zip(summary.aggregates, summary.enumerated, strict=True) if each]
     rest = [str(a) for a, each in zip(summary.aggregates, summary.enumerated, strict=True) if not each]
-    parts = [f"{', '.join(rest)} from prefix sums and ladders, however many match"] if rest else []
+    parts = [f"{', '.join(rest)} while windows slide, however many match"] if rest else []
     if listed:
         why = "" if summary.by_equalities else f", as {bound.spec.predicate} is more than equalities"
         parts.append(f"{', '.join(listed)} by enumerating every match{why}")

@@ -5,8 +5,9 @@ of each of these, and then the sum as one fixed-point number in two's complement
 column have one `Layout`: its least word counts multiples of 2**(64 * first). A float64 spans at most two words, so
 prices and quantities need two, and a column with the smallest and the largest floats 34.
 
-Rows are added, merged and subtracted word by word, so prefix sums and partial sums of groups are exact, and a window is
-the difference of two prefix sums. Only `round_floats` rounds, once, to the nearest float64 with ties to even.
+Rows are added, merged and subtracted word by word, so partial sums of groups are exact, and the sum of a window that
+slides is what has come in less what has gone out. Only `round_floats` rounds, once, to the nearest float64 with ties to
+even.
 Invariant: no sum of up to 2**40 values leaves its row, because a layout has that many values' room above the largest.
 """
 
@@ -21,13 +22,11 @@ import numpy as np
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import inlined, kernel
 
-NONE: Final = -1
-"""The place of a row of zeros."""
 _ROOM_BITS: Final = 41
 # The places of the counts of a row.
 _COUNT, _NANS, _PLUS, _MINUS = 0, 1, 2, 3
 # A row is an array and a place: a view of it would count its users, which costs more than adding to it.
-_U0, _U1, _U63 = np.uint64(0), np.uint64(1), np.uint64(63)
+_U0, _U1, _U2, _U63 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(63)
 _U11, _U52, _U64 = np.uint64(11), np.uint64(52), np.uint64(64)
 _LOWEST = np.uint64((1 << 11) - 1)
 _WORD: Final = 2.0**64
@@ -35,7 +34,6 @@ _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
 _INFINITE = np.uint64(0x7FF)
 _NOT_A_NUMBER, _MINUS_INFINITY = np.uint64(0x7FF8 << 48), np.uint64(0xFFF0 << 48)
-_BLOCK: Final = 256
 _NO_LOW, _NO_HIGH = 1 << 20, -(1 << 20)
 
 
@@ -190,66 +188,75 @@ def _fixed(bits: Any, first: Any) -> Any:
 
 
 @inlined
-def _add_float(rows: Array, i: Any, bits: Any, head: Any, first: Any) -> None:
-    """Add a float64, given by its bits, to a row."""
-    rows[i, _COUNT] += _U1
+def _add_float(rows: Array, i: Any, bits: Any, head: Any, first: Any, away: bool) -> None:
+    """Add a float64, given by its bits, to a row, or take it away."""
+    one = _U0 - _U1 if away else _U1
+    rows[i, _COUNT] += one
     if (bits >> _U52) & _INFINITE == _INFINITE:
         place = _NANS if bits & _FRACTION != _U0 else _MINUS if bits >> _U63 != _U0 else _PLUS
-        rows[i, place] += _U1
+        rows[i, place] += one
         return
     low, high, word, negative = _fixed(bits, first)
     if low != _U0 or high != _U0:
-        _add_at(rows, i, head + word, low, high, negative)
+        _add_at(rows, i, head + word, low, high, negative != away)
 
 
 @inlined
 def _copy(rows: Array, i: Any, out: Array, j: Any) -> None:
-    """Copy a row, or zeros for NONE."""
+    """Copy a row."""
     for place in range(out.shape[1]):
-        out[j, place] = _U0 if i == NONE else rows[i, place]
+        out[j, place] = rows[i, place]
 
 
 @inlined
-def _row_of_three(rows: Array, i: Any) -> Any:
-    """A row of a count and two words; zeros for NONE."""
-    if i == NONE:
-        return _U0, _U0, _U0
-    return rows[i, 0], rows[i, 1], rows[i, 2]
-
-
-@inlined
-def _less(low: Any, high: Any, one: Any, other: Any) -> Any:
-    """A number of two words less another one."""
-    new = low - one
-    return new, high - other - (_U1 if new > low else _U0)
+def _slide(
+    table: Array, row: Any, low: Any, high: Any, negative: Any, present: Any, enters: Any, leaves: Any, out: Array,
+    j: Any,
+) -> None:  # fmt: skip
+    """A step of a sum of two words; what it is then goes to `out`. Nothing branches."""
+    enters, leaves = enters & present, leaves & present
+    used = enters | leaves
+    negative = (negative ^ leaves) & used
+    # Less a number is its complement and one more.
+    turned, kept = _U0 - negative, _U0 - used
+    count, old = table[row, _U0] + enters - leaves, table[row, _U1]
+    new = old + ((low ^ turned) & kept)
+    carry = np.uint64(new < old)
+    total = new + negative
+    upper = table[row, _U2] + ((high ^ turned) & kept) + carry + np.uint64(total < new)
+    table[row, _U0], table[row, _U1], table[row, _U2] = count, total, upper
+    out[j, _U0], out[j, _U1], out[j, _U2] = count, total, upper
 
 
 @kernel
-def prefix_floats(
-    values: Array, present: Array, previous: Array, rows: Array, begin: int, head: int, first: int
-) -> None:
-    """Fill rows from `begin` on: each is the row at `previous`, or zeros at NONE, and its own value if present."""
-    bits = values.view(np.uint64)
-    if head > 1 or rows.shape[1] != 3:
-        for i in range(values.size):
-            _copy(rows, previous[i], rows, begin + i)
-            if present[i]:
-                _add_float(rows, begin + i, bits[i], head, first)
-        return
-    # Most columns are numbers of two words, which registers hold.
-    for i in range(values.size):
-        count, low, high = _row_of_three(rows, previous[i])
-        if present[i]:
-            count += _U1
-            one, other, word, negative = _fixed(bits[i], first)
+def slide_floats(
+    rows: Array, kinds: Array, n: int, entered: int, left: int, asked: int, values: Array, present: Array, table: Array,
+    head: int, first: int, out: Array,
+) -> None:  # fmt: skip
+    """The sums of windows that slide (`kernels.kinds.summary`), as rows of the layout: a float64 enters or leaves.
+
+    `values` and `present` have one row more than there are tuples, `out` one more than there are left tuples.
+    """
+    bits, hi, lo, j = values.view(np.uint64), np.uint64(entered), np.uint64(left), np.uint64(asked)
+    # Most columns are numbers of two words.
+    short = head == 1 and table.shape[1] == 3
+    for step in range(n):
+        i = np.uint64(step)
+        row, kind = np.uint64(rows[i]), np.uint64(kinds[i])
+        enters, leaves = kind & _U1, kind >> _U1
+        if short:
+            place = hi if enters != _U0 else lo
+            low, high, word, negative = _fixed(bits[place], first)
             if word != 0:
-                one, other = _U0, one
-            if negative:
-                low, high = _less(low, high, one, other)
-            else:
-                new = low + one
-                low, high = new, high + other + (_U1 if new < low else _U0)
-        rows[begin + i, 0], rows[begin + i, 1], rows[begin + i, 2] = count, low, high
+                low, high = _U0, low
+            _slide(table, row, low, high, np.uint64(negative), np.uint64(present[place]), enters, leaves, out, j)
+        elif kind == _U0:
+            _copy(table, row, out, j)
+        else:
+            place = hi if enters != _U0 else lo
+            if present[place]:
+                _add_float(table, row, bits[place], head, first, leaves != _U0)
+        hi, lo, j = hi + enters, lo + leaves, j + (_U1 - enters - leaves)
 
 
 @kernel
@@ -258,18 +265,20 @@ def add_floats(values: Array, present: Array, into: Array, rows: Array, head: in
     bits = values.view(np.uint64)
     for i in range(values.size):
         if present[i]:
-            _add_float(rows, into[i], bits[i], head, first)
+            _add_float(rows, into[i], bits[i], head, first, False)
 
 
 @inlined
-def _add_whole(rows: Array, i: Any, words: Array, j: Any) -> None:
-    """Add a whole number, in words with its sign in the top one, to a row."""
-    rows[i, _COUNT] += _U1
+def _add_whole(rows: Array, i: Any, words: Array, j: Any, away: bool) -> None:
+    """Add a whole number, in words with its sign in the top one, to a row, or take it away."""
+    rows[i, _COUNT] += _U0 - _U1 if away else _U1
     n = words.shape[1]
-    carry, sign = _U0, _U0 - (words[j, n - 1] >> _U63)
+    # Less a number is its complement and one more.
+    turned = _U0 - _U1 if away else _U0
+    carry, sign = turned & _U1, (_U0 - (words[j, n - 1] >> _U63)) ^ turned
     for place in range(1, rows.shape[1]):
         old = rows[i, place]
-        own = words[j, place - 1] if place <= n else sign
+        own = words[j, place - 1] ^ turned if place <= n else sign
         new = old + own
         further = new < old
         new = new + carry
@@ -278,12 +287,26 @@ def _add_whole(rows: Array, i: Any, words: Array, j: Any) -> None:
 
 
 @kernel
-def prefix_wholes(values: Array, present: Array, previous: Array, rows: Array, begin: int) -> None:
-    """`prefix_floats` for whole numbers, which are rows of words."""
-    for i in range(values.shape[0]):
-        _copy(rows, previous[i], rows, begin + i)
-        if present[i]:
-            _add_whole(rows, begin + i, values, i)
+def slide_wholes(
+    rows: Array, kinds: Array, n: int, entered: int, left: int, asked: int, values: Array, present: Array, table: Array,
+    out: Array,
+) -> None:  # fmt: skip
+    """`slide_floats` for whole numbers, which are rows of words."""
+    hi, lo, j = np.uint64(entered), np.uint64(left), np.uint64(asked)
+    short = values.shape[1] == 1 and table.shape[1] == 3
+    for step in range(n):
+        i = np.uint64(step)
+        row, kind = np.uint64(rows[i]), np.uint64(kinds[i])
+        enters, leaves = kind & _U1, kind >> _U1
+        place = hi if enters != _U0 else lo
+        if short:
+            low = values[place, _U0]
+            _slide(table, row, low, _U0 - (low >> _U63), _U0, np.uint64(present[place]), enters, leaves, out, j)
+        elif kind == _U0:
+            _copy(table, row, out, j)
+        elif present[place]:
+            _add_whole(table, row, values, place, leaves != _U0)
+        hi, lo, j = hi + enters, lo + leaves, j + (_U1 - enters - leaves)
 
 
 @kernel
@@ -291,7 +314,7 @@ def add_wholes(values: Array, present: Array, into: Array, rows: Array) -> None:
     """`add_floats` for whole numbers, which are rows of words."""
     for i in range(values.shape[0]):
         if present[i]:
-            _add_whole(rows, into[i], values, i)
+            _add_whole(rows, into[i], values, i, False)
 
 
 @inlined
@@ -394,11 +417,10 @@ def take_away(others: Array, into: Array, rows: Array, head: int) -> None:
 
 @kernel
 def differences(rows: Array, until: Array, since: Array, head: int, out: Array) -> None:
-    """out[i] becomes row until[i] less row since[i]; at NONE there are zeros."""
+    """out[i] becomes row until[i] less row since[i]."""
     for i in range(until.size):
         _copy(rows, until[i], out, i)
-        if since[i] != NONE:
-            _combine(out, i, rows, since[i], head, True)
+        _combine(out, i, rows, since[i], head, True)
 
 
 @inlined
@@ -472,14 +494,6 @@ def _float_bits(rows: Array, i: Any, head: Any, first: Any) -> Any:
     return _round(rows, i, head, first)
 
 
-@kernel
-def round_floats(rows: Array, head: int, first: int, out: Array) -> None:
-    """The sums as the nearest float64; NaN and infinities as IEEE adds them. The rows are used up."""
-    bits = out.view(np.uint64)
-    for i in range(rows.shape[0]):
-        bits[i] = _float_bits(rows, i, head, first)
-
-
 @inlined
 def _nearest(low: Any, high: Any, unit: Any) -> Any:
     """The float64 nearest to a number of two words that counts a power of 2 which keeps it a normal float."""
@@ -508,50 +522,16 @@ def _nearest(low: Any, high: Any, unit: Any) -> Any:
 
 
 @kernel
-def rounded_windows(
-    rows: Array, first: Array, last: Array, hole: Array, previous: Array, head: int, least: int, counts: Array,
-    out: Array,
-) -> None:  # fmt: skip
-    """The count and the sum of windows of prefix sums: from place `first` to `last`, less the value at `hole`.
-
-    `least` is the layout's first word. Sums are the nearest float64; an empty window has NONE as its places.
-    """
-    bits, scratch = out.view(np.uint64), np.empty((1, rows.shape[1]), np.uint64)
-    short = head == 1 and rows.shape[1] == 3 and -15 <= least <= 13
-    unit = math.ldexp(1.0, 64 * least) if short else 0.0
-    lows, highs = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    for begin in range(0, last.size, _BLOCK):
-        end = min(begin + _BLOCK, last.size)
-        # Rows are far apart: a loop that only reads them keeps several on their way.
-        for i in range(begin, end):
-            count, low, high = _U0, _U0, _U0
-            if short and last[i] != NONE:
-                count, low, high = _row_of_three(rows, last[i])
-                own, one, other = _row_of_three(rows, previous[first[i]])
-                count -= own
-                low, high = _less(low, high, one, other)
-                if hole[i] != NONE:
-                    own, one, other = _row_of_three(rows, hole[i])
-                    count -= own
-                    low, high = _less(low, high, one, other)
-                    own, one, other = _row_of_three(rows, previous[hole[i]])
-                    count += own
-                    one, other = _less(_U0, _U0, one, other)
-                    low, high = _less(low, high, one, other)
-            counts[i], lows[i - begin], highs[i - begin] = np.int64(count), low, high
-        for i in range(begin, end):
-            out[i] = _nearest(lows[i - begin], highs[i - begin], unit)
-        for i in range(begin, end):
-            gone = hole[i]
-            if short or last[i] == NONE:
-                continue
-            _copy(rows, last[i], scratch, 0)
-            for place in (previous[first[i]], gone):
-                if place != NONE:
-                    _combine(scratch, 0, rows, place, head, True)
-            if gone != NONE and previous[gone] != NONE:
-                _combine(scratch, 0, rows, previous[gone], head, False)
-            counts[i], bits[i] = np.int64(scratch[0, _COUNT]), _float_bits(scratch, 0, head, least)
+def round_floats(rows: Array, head: int, first: int, out: Array) -> None:
+    """The sums as the nearest float64; NaN and infinities as IEEE adds them. The rows are used up."""
+    bits = out.view(np.uint64)
+    if head == 1 and rows.shape[1] == 3 and -15 <= first <= 13:
+        unit = math.ldexp(1.0, 64 * first)
+        for i in range(out.size):
+            out[i] = _nearest(rows[i, 1], rows[i, 2], unit)
+        return
+    for i in range(out.size):
+        bits[i] = _float_bits(rows, i, head, first)
 
 
 def whole_numbers(rows: Array, layout: Layout) -> list[int]:

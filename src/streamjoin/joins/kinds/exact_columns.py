@@ -19,9 +19,10 @@ from streamjoin.kernels.exact import (
     add_many_wholes,
     add_wholes,
     float_layout,
-    prefix_floats,
-    prefix_wholes,
     round_floats,
+    slide_floats,
+    slide_wholes,
+    take_away,
     whole_layout,
     whole_numbers,
     within_words,
@@ -49,26 +50,40 @@ class Numbers:
             return float_layout(self.values, self.present)
         return whole_layout(64 * self.values.shape[1])
 
-    def prefix(self, previous: Array, rows: Array, begin: int, layout: Layout) -> None:
-        """Fill `rows` from `begin` on: each is the row at `previous` and its own value."""
+    def take(self, places: Array) -> Numbers:
+        """The values at some places."""
+        return Numbers(self.values[places], self.present[places])
+
+    def slide(self, steps: tuple[Array, Array, int, int, int, int], table: Array, layout: Layout, out: Array) -> None:
+        """The sums of windows that slide over the values; see `kernels.exact`."""
         if self.is_float:
-            prefix_floats(self.values, self.present, previous, rows, begin, layout.head, layout.first)
+            slide_floats(*steps, self.values, self.present, table, layout.head, layout.first, out)
         else:
-            prefix_wholes(self.values, self.present, previous, rows, begin)
+            slide_wholes(*steps, self.values, self.present, table, out)
+
+    def add(self, into: Array, rows: Array, layout: Layout) -> None:
+        """Add each value to the row at `into`."""
+        if self.is_float:
+            add_floats(self.values, self.present, into, rows, layout.head, layout.first)
+        else:
+            add_wholes(self.values, self.present, into, rows)
+
+    def take_away(self, into: Array, rows: Array, layout: Layout) -> None:
+        """Take each value from the row at `into`."""
+        own = layout.rows(into.size)
+        self.add(np.arange(into.size), own, layout)
+        take_away(own, into, rows, layout.head)
 
     def by_group(self, groups: Array, n: int, times: Array | None = None) -> tuple[Array, Layout]:
         """The sum of each of `n` groups; each value counts as often as `times` says, if given."""
         layout = self.layout()
         rows = layout.rows(n)
-        if times is not None:
-            if self.is_float:
-                add_many_floats(self.values, self.present, times, groups, rows, layout.head, layout.first)
-            else:
-                add_many_wholes(self.values, self.present, times, groups, rows)
+        if times is None:
+            self.add(groups, rows, layout)
         elif self.is_float:
-            add_floats(self.values, self.present, groups, rows, layout.head, layout.first)
+            add_many_floats(self.values, self.present, times, groups, rows, layout.head, layout.first)
         else:
-            add_wholes(self.values, self.present, groups, rows)
+            add_many_wholes(self.values, self.present, times, groups, rows)
         return rows, layout
 
 

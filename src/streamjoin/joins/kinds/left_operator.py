@@ -223,7 +223,8 @@ class LeftOperator(ABC):
 
     def counters(self) -> dict[str, int]:
         """The number of keys, and of stored right rows."""
-        return {"keys": self._numbers.count, "stored": self.stores[1].count}
+        right = self.stores[1]
+        return {"keys": self._numbers.count, "stored": right.count - right.base}
 
     @property
     def nbytes(self) -> tuple[int, int]:

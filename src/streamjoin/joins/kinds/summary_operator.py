@@ -1,7 +1,7 @@
 """Joins with summaries: one row for each left tuple, with aggregates of the right tuples of its window.
 
-A left tuple is decided when no right tuple of its window can follow. The aggregates that a window's ends decide come
-from prefix sums and ladders (`summary_state.py`); for the others, and where the condition is more than equalities, the
+A left tuple is decided when no right tuple of its window can follow. The aggregates that follow a
+window as it slides come from `summary_state.py`; for the others, and where the condition is more than equalities, the
 window's tuples are listed, tested and summarised in blocks (`summary_pairs.py`), and no pair is stored.
 """
 
@@ -18,7 +18,6 @@ from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.kinds.base import Tail
 from streamjoin.joins.kinds.left_operator import LeftOperator, UndecidedRows
 from streamjoin.joins.kinds.summary_rows import SummaryRows
-from streamjoin.joins.kinds.summary_state import RightSide, bounds_of
 from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.kernels.kinds.summary import NONE
 from streamjoin.model.binding import BoundSpec, BoundSummary
@@ -44,11 +43,9 @@ class SummaryOperator(LeftOperator):
         self._rows = SummaryRows(bound, workers)
         # In a self-join, where each left tuple is among the right ones.
         self._own = Buffer(np.int64)
-        self._right = self._rows.new_side()
+        hidden = self._self_join and not self._match.itself
+        self._right = self._rows.new_side(self._plan.low, self._plan.high, hidden=hidden)
         self._room = _LEAST_STORED
-        # Sides that were left behind, one in this call, one before: the next one takes the memory of the other.
-        self._retired: RightSide | None = None
-        self._spare: RightSide | None = None
 
     # -- the operator's interface --------------------------------------------------------------------------
 
@@ -59,17 +56,11 @@ class SummaryOperator(LeftOperator):
 
     def saved(self) -> Restore:
         """Return a function that restores the stored tuples and what is known of them."""
-        if self._retired is not None:
-            # No failed call goes back beyond this one.
-            self._retired.let_go()
-            self._spare, self._retired = self._retired, None
         state = self._right, self._numbers, self._own, self._room, self._rows.overflowed, self.bound, self.no_rows
         parts = [self._left.saved(), self._right.saved(), self._own.saved()]
 
         def restore() -> None:
             self._right, self._numbers, self._own, self._room, self._rows.overflowed, self.bound, self.no_rows = state
-            # What was left behind is in use again.
-            self._spare = self._retired = None
             for part in parts:
                 part()
 
@@ -82,8 +73,7 @@ class SummaryOperator(LeftOperator):
     # -- internals -----------------------------------------------------------------------------------------
 
     def _known_bytes(self) -> int:
-        sides = [side for side in (self._right, self._retired, self._spare) if side is not None]
-        return sum(side.nbytes for side in sides) + self._own.nbytes
+        return self._right.nbytes + self._own.nbytes
 
     def _store(self, tables: list[pa.Table], ticks: list[Array], is_right: Array) -> int:  # noqa: ARG002
         left, right = tables
@@ -103,13 +93,13 @@ class SummaryOperator(LeftOperator):
         bound = tail.tick if plan.high >= 0 else min(FOREVER, tail.tick - plan.high)
         n = left.ticks.size if tail.last else int(np.searchsorted(ends, bound))
         with self.counts.step("pair"):
-            bounds = bounds_of(left.ticks[:n], plan.low, plan.high)
-            own = self._own.values[:n]
-            ranges = self._right.windows(bounds, left.keys[:n], own, self._match.prevailing, self._match.itself)
-            sizes = self._right.sizes(ranges)
-            self.counts.compared += int(sizes.sum())
+            if limit is not None and n > limit and self.bound.spec.how == "left":
+                # Before the windows have moved: they would start anew.
+                raise Overflow
+            windows = self._right.windows(left.ticks[:n], left.keys[:n], self._own.values[:n])
+            self.counts.compared += int(windows.sizes.sum())
             rows = left.first(n)
-            aggregates, sizes = self._rows.aggregates(self._right, ranges, sizes, rows)
+            aggregates, sizes = self._rows.aggregates(self._right, windows, rows)
         keep = sizes > 0 if self.bound.spec.how == "inner" else None
         kept = n if keep is None else int(keep.sum())
         if limit is not None and kept > limit:
@@ -130,29 +120,31 @@ class SummaryOperator(LeftOperator):
         self.counts.expired += left.forget(left.base + n)
         self._own.forget(n if self._self_join else 0)
         oldest = left.time_at(left.base) if left.ticks.size else FOREVER if tail.last else tail.tick
-        right.pass_until(max(NEVER, min(FOREVER, oldest + low)))
-        if right.store.count > self._room or self._numbers.count > self._room:
-            self._drop_unneeded()
+        tick = max(NEVER, min(FOREVER, oldest + low))
+        right.forget()
+        if right.stored > self._room and not self._match.prevailing:
+            right.forget(tick)
+            self._room = max(_LEAST_STORED, 2 * right.stored)
+        if max(right.stored, self._numbers.count) > self._room:
+            self._drop_unneeded(tick)
 
-    def _drop_unneeded(self) -> None:
-        """Keep the right tuples that are needed alone, with new places, and the keys that some tuple has."""
+    def _drop_unneeded(self, tick: int) -> None:
+        """Keep the right tuples that windows from a time on need alone, and the keys that some tuple has."""
         old, left = self._right, self._left
-        needed = old.needed(self._match.prevailing)
+        needed = old.needed(tick)
         keys = old.keys[needed]
         used = np.unique(np.concatenate([keys, left.keys, [NONE]]))[1:]
         renumbered = np.full(self._numbers.count + 1, NONE, np.int64)
         renumbered[used] = np.arange(used.size)
         self._room = max(_LEAST_STORED, 2 * max(needed.size, used.size))
-        # With the chunk that is one too many.
-        room = self._room + self.largest_chunk
-        fresh = old.rebuilt(needed, renumbered[keys], used.size, self._workers, room, self._spare)
-        self._spare, self._retired = None, old
+        fresh = old.rebuilt(needed, renumbered[keys], used.size)
         if self._self_join:
-            moved = np.full(old.keys.size, NONE, np.int64)
+            moved = np.full(old.stored + 1, NONE, np.int64)
             moved[needed] = np.arange(needed.size)
             own = Buffer(np.int64)
             known = self._own.values
-            own.append(np.where(known == NONE, NONE, moved[known]))
+            # Those that were dropped are in no window any more.
+            own.append(moved[np.where(known == NONE, NONE, np.maximum(NONE, known - old.store.base))])
             self._own = own
         # New arrays throughout: a failed call goes back to the old ones, which nothing changes any more.
         left.renumber(renumbered[left.keys])

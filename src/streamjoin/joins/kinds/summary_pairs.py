@@ -14,9 +14,9 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import Numbers, average_column, numbers_of, sum_column
 from streamjoin.joins.kinds.key_numbers import ExactTerms
-from streamjoin.joins.kinds.summary_state import Ranges, RightSide
+from streamjoin.joins.kinds.summary_state import RightSide, Windows
 from streamjoin.joins.kinds.summary_values import computed, numbered, order_words
-from streamjoin.kernels.kinds.summary import list_windows
+from streamjoin.kernels.kinds.summary import NONE, list_windows
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.expression.aggregates import Aggregate, aggregate_type
 from streamjoin.model.expression.calculation import to_float
@@ -64,20 +64,22 @@ class WindowMatches:
             keys = np.where(encoded.valid, keys, -1)
         return [term.word for term in encoded.terms], keys
 
-    def summarised(
-        self, right: RightSide, ranges: Ranges, sizes: Array, rows: pa.Table
-    ) -> tuple[list[pa.Array], Array]:
+    def summarised(self, right: RightSide, windows: Windows, rows: pa.Table) -> tuple[list[pa.Array], Array]:
         """Each aggregate's value for every left tuple of `rows`, and how many right tuples match it."""
         self.overflowed = 0
         parts: list[list[pa.Array]] = [[] for _ in self._aggregates]
-        counts = np.zeros(ranges.n, np.int64)
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        n, counts = windows.n, np.zeros(windows.n, np.int64)
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(windows.sizes)])
+        in_window = windows.sizes - (windows.in_force != NONE)
         begin = 0
-        while begin < ranges.n or not counts.size:
+        while begin < n or not n:
             end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + _BLOCK, side="right")) - 1)
-            end = min(end, ranges.n)
+            end = min(end, n)
             left, places = (np.empty(int(ends[end] - ends[begin]), np.int64) for _ in range(2))
-            list_windows(right.following, ranges.first, ranges.last, ranges.hole, begin, end, left, places)
+            list_windows(
+                right.previous, right.store.base, windows.newest, in_window, windows.hole, windows.in_force, begin, end,
+                left, places,
+            )  # fmt: skip
             left, places = self._matching(right, rows, left, places)
             groups = left - begin
             counts[begin:end] = np.bincount(groups, minlength=end - begin)
@@ -85,7 +87,7 @@ class WindowMatches:
             for own, aggregate in zip(parts, self._aggregates, strict=True):
                 own.append(self._summary(aggregate, columns, groups, end - begin))
             begin = end
-            if not counts.size:
+            if not n:
                 break
         return [pa.concat_arrays(own) for own in parts], counts
 
@@ -95,7 +97,7 @@ class WindowMatches:
             encoded = self._encoders[0].encode(rows)
             keep = np.ones(left.size, np.bool_) if encoded.valid is None else encoded.valid[left]
             for term, words in zip(encoded.terms, right.store.words, strict=True):
-                word = words[places]
+                word = words[places - right.store.base]
                 keep = keep & (term.lo[left] <= word) & (word <= term.hi[left])
             left, places = left[keep], places[keep]
         if self._residual is not None and left.size:

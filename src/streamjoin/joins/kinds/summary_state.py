@@ -1,340 +1,307 @@
-"""The right side of a join with summaries: stored tuples in chains by key, with prefix sums and ladders.
+"""The right side of a join with summaries: the stored tuples, and the windows that slide over them.
 
-All of a tuple is written once, when it comes; what changes is only the link to its successor and three places of each
-key. So `saved` copies nothing: taking tuples back follows their links. Tuples that no window needs any more are dropped
-by building the side anew from the others once they are the smaller part.
+Of a tuple what the aggregates need is written once, when it comes. What windows hold follows from that and from how far
+they are (`summary_slides.py`), so `saved` copies nothing: once tuples were taken back the windows start anew. Tuples
+that no window needs any more are dropped in front, as all others move up; where some of them stay, because they are in
+force, and where keys get new numbers, the side is built anew from what is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.joins.kinds.exact_columns import Numbers, numbers_of
-from streamjoin.joins.kinds.summary_values import order_words
-from streamjoin.kernels.exact import Layout, differences, rounded_windows, take_away
-from streamjoin.kernels.kinds.summary import (
-    BEGUN,
-    KNOWN,
-    NONE,
-    RUNGS,
-    best_values,
-    climb,
-    last_values,
-    link,
-    pass_until,
-    undo,
-    window_sizes,
-    windows,
-)
-from streamjoin.windows.buffer import Buffer, Restore
+from streamjoin.joins.kinds.summary_slides import Best, NewestTuples, Slide, Sums, WindowBounds, WindowFrame
+from streamjoin.kernels.kinds.summary import NONE, mark_newest
+from streamjoin.windows.buffer import ColumnBlock, Restore
 from streamjoin.windows.clock import FOREVER, NEVER, minus, plus
 from streamjoin.windows.encoding import flat
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
+# How many of the newest tuples of a key may be in force: in a self-join the newest may be the left tuple itself.
+_MOST_IN_FORCE = 2
+
 
 @dataclass(frozen=True)
-class Ranges:
-    """The window of each left tuple: its first and last place in the chain of its key, and one that does not count."""
+class RightNeeds:
+    """What a right side keeps: columns of tuples with their types, words that are tested, and what slides.
 
-    keys: Array
-    first: Array
-    last: Array
+    `sums` are the columns that are summed or counted, `bests` those with an order, each with its orders; `hidden` says
+    whether a left tuple is among the tuples of its window and does not count.
+    """
+
+    schema: pa.Schema
+    n_words: int
+    sums: Mapping[str, pa.DataType]
+    bests: Sequence[tuple[str, tuple[str, ...]]]
+    low: int
+    high: int
+    listed: bool
+    prevailing: bool
+    hidden: bool
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of left tuples: their sizes, their newest tuple, the one that does not count, the one in force.
+
+    The last three are positions, NONE where there is none; they are known where windows are listed.
+    """
+
+    sizes: Array
+    newest: Array
     hole: Array
+    in_force: Array
 
     @property
     def n(self) -> int:
         """The number of left tuples."""
-        return int(self.first.size)
-
-
-class PrefixSums:
-    """For each right tuple the exact sum of a column over its chain so far."""
-
-    def __init__(self) -> None:
-        self.layout = Layout()
-        self._rows = Buffer(np.uint64, self.layout.width)
-        self._room = 0
-        self._spare: Buffer | None = None
-
-    def append(self, numbers: Numbers, previous: Array) -> None:
-        """Add the values of new tuples."""
-        needed = self.layout.wide_enough(numbers.layout()) if len(self._rows) else numbers.layout()
-        if needed != self.layout:
-            rows = Buffer(np.uint64, needed.width)
-            rows.reserve(self._room, self._spare)
-            self._spare = None
-            if len(self._rows):
-                rows.append(self.layout.widened(self._rows.values, needed))
-            self.layout, self._rows = needed, rows
-        begin = len(self._rows)
-        self._rows.room_for(previous.size)
-        numbers.prefix(previous, self._rows.values, begin, self.layout)
-
-    def reserve(self, room: int, spare: PrefixSums | None) -> None:
-        """Have room for a number of tuples once the first ones are known."""
-        self._room, self._spare = room, None if spare is None else spare._rows
-
-    def of(self, ranges: Ranges, previous: Array) -> Array:
-        """The sum of each window, as rows of the layout."""
-        out, head = self.layout.rows(ranges.n), self.layout.head
-        if not len(self._rows):
-            return out
-        rows = self._rows.values
-        since = np.where(ranges.first == NONE, NONE, previous[ranges.first])
-        differences(rows, ranges.last, since, head, out)
-        holes = np.flatnonzero(ranges.hole != NONE)
-        if holes.size:
-            own = self.layout.rows(holes.size)
-            differences(rows, ranges.hole[holes], previous[ranges.hole[holes]], head, own)
-            take_away(own, holes, out, head)
-        return out
-
-    def floats_of(self, ranges: Ranges, previous: Array) -> tuple[Array, Array]:
-        """The number of values of each window and their sum, rounded once, of a column of floats."""
-        counts, sums = np.empty(ranges.n, np.int64), np.empty(ranges.n)
-        rounded_windows(
-            self._rows.values, ranges.first, ranges.last, ranges.hole, previous, self.layout.head, self.layout.first,
-            counts, sums,
-        )  # fmt: skip
-        return counts, sums
-
-    def saved(self) -> Restore:
-        """Return a function that restores these sums."""
-        layout, rows = self.layout, self._rows
-        restore_rows = rows.saved()
-
-        def restore() -> None:
-            self.layout, self._rows = layout, rows
-            restore_rows()
-
-        return restore
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._rows.nbytes
-
-
-class Ladder:
-    """The best values of chains: the least, the greatest, or by their order the first and the last."""
-
-    def __init__(self, order: str) -> None:
-        self._order = order
-        self._rungs = Buffer(np.int64, RUNGS)
-        self._known = np.full((0, KNOWN), NONE, np.int64)
-
-    def append(self, array: pa.Array, previous: Array) -> None:
-        """Add the values of new tuples."""
-        begin = len(self._rungs)
-        if self._order == "FIRST":
-            words = np.arange(begin, begin + len(array))
-        else:
-            words = order_words(array, greatest=self._order == "MAX")
-        present: Array = np.ones(len(array), np.bool_)
-        if array.null_count:
-            present = np.array(array.is_valid().to_numpy(zero_copy_only=False))
-        self._rungs.room_for(len(array))
-        climb(words, present, previous, self._rungs.values, begin)
-
-    def reserve(self, room: int, spare: Ladder | None) -> None:
-        """Have room for a number of tuples."""
-        self._rungs.reserve(room, None if spare is None else spare._rungs)
-
-    def best(self, ranges: Ranges, n_keys: int, previous: Array, following: Array) -> Array:
-        """The place of each window's best value; NONE where it has none."""
-        if len(self._known) < n_keys:
-            # One that nothing else knows: a failed call forgets what is known.
-            known = np.full((2 * n_keys, KNOWN), NONE, np.int64)
-            known[: len(self._known)] = self._known
-            self._known = known
-        out = np.empty(ranges.n, np.int64)
-        windows = ranges.first, ranges.last, ranges.hole
-        best_values(self._rungs.values, previous, following, self._known, ranges.keys, *windows, out)
-        return out
-
-    def newest(self, ranges: Ranges, previous: Array) -> Array:
-        """The place of each window's last value; NONE where it has none."""
-        out = np.empty(ranges.n, np.int64)
-        last_values(self._rungs.values, previous, ranges.first, ranges.last, ranges.hole, out)
-        return out
-
-    def saved(self) -> Restore:
-        """Return a function that restores the ladder."""
-        restore_rungs = self._rungs.saved()
-
-        def restore() -> None:
-            restore_rungs()
-            # What is known may be of tuples that were taken back.
-            self._known = np.full((0, KNOWN), NONE, np.int64)
-
-        return restore
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._rungs.nbytes + int(self._known.nbytes)
+        return int(self.sizes.size)
 
 
 class RightSide:
-    """The stored right tuples. `sums` are arguments that are summed or counted, `ladders` those with an order."""
+    """The stored right tuples and the windows over them."""
 
-    def __init__(
-        self, schema: pa.Schema, n_words: int, sums: Sequence[str], ladders: Sequence[tuple[str, str]]
-    ) -> None:
-        self.store = SideStore(schema, n_words, timed=True)
-        self.sums = {name: PrefixSums() for name in sums}
-        self.ladders = {(name, order): Ladder(order) for name, order in ladders}
-        self._keys, self._previous, self._following, self._ranks = (Buffer(np.int64) for _ in range(4))
-        self._tips, self._low, self._high = (Buffer(np.int64) for _ in range(3))
-        self._at = np.zeros(3, np.int64)
+    def __init__(self, kept: RightNeeds, workers: Workers) -> None:
+        self.kept = kept
+        self.store = SideStore(kept.schema, kept.n_words, timed=True)
+        self._workers = workers
+        self._block = block = ColumnBlock()
+        self._keys = block.add(np.int64)
+        self._newest = NewestTuples(block) if kept.listed or kept.prevailing else None
+        self.sums = {name: Sums(block, type_) for name, type_ in kept.sums.items()}
+        # Whether another tuple lies exactly on the window's start is said by the first one in it.
+        bests = [*kept.bests, *([("", ("FIRST",))] if kept.prevailing else [])]
+        # A window without a tuple of its own is two: in front of that tuple, and behind it.
+        self._halves = kept.hidden and kept.low <= 0 <= kept.high and bool(bests)
+        self._bests = [{own: Best(block, own[1]) for own in bests} for _ in range(1 + self._halves)]
+        whole: list[Slide] = [*self.sums.values(), *([] if self._newest is None else [self._newest])]
+        parts: list[list[Slide]] = [list(own.values()) for own in self._bests]
+        self._frames = [WindowFrame(own) for own in ([whole, *parts] if self._halves else [[*whole, *parts[0]]])]
+        self._n_keys = 0
+        # Whether windows start anew, and how often they have moved.
+        self._anew, self._moves = True, 0
+        block.reserve(1)
+
+    # -- stored tuples -------------------------------------------------------------------------------------
 
     @property
-    def _by_tuple(self) -> tuple[Buffer, ...]:
-        return self._keys, self._previous, self._following, self._ranks
+    def stored(self) -> int:
+        """The number of stored tuples."""
+        return len(self._block)
 
     @property
     def keys(self) -> Array:
         """The number of each tuple's key."""
-        return self._keys.values
-
-    @property
-    def previous(self) -> Array:
-        """Each tuple's predecessor in its chain."""
-        return self._previous.values
-
-    @property
-    def following(self) -> Array:
-        """Each tuple's successor in its chain."""
-        return self._following.values
+        return self._block.values(self._keys)
 
     @property
     def ticks(self) -> Array:
         """The times."""
         return np.empty(0, np.int64) if self.store.ticks is None else self.store.ticks
 
+    @property
+    def previous(self) -> Array:
+        """The position of each tuple's predecessor in its key, where windows are listed."""
+        return np.empty(0, np.int64) if self._newest is None else self._newest.previous
+
     def append(self, table: pa.Table, words: list[Array], ticks: Array, keys: Array, n_keys: int) -> None:
         """Add tuples in stream order; there are `n_keys` keys by now."""
-        self.store.append(table, words, ticks, keys.size)
-        self._keys.append(keys)
-        for buffer in self._by_tuple[1:]:
-            buffer.room_for(keys.size)
+        first, n = self.store.count, keys.size
+        self._block.reserve(n + 1, self._workers)
+        self._block.arrays[self._keys][self._block.end : self._block.end + n] = keys
+        for name, sums in self.sums.items():
+            sums.append(flat(table.column(name)), first)
+        for bests in self._bests:
+            for (name, _), best in bests.items():
+                form = best.form
+                best.append(flat(table.column(name)) if name else pa.array(keys), first)
+                # Values are counted from now on, also those that are in a window.
+                self._anew |= best.form != form
+        self.store.append(table.select(self.store.schema.names), words, ticks, n, self._workers)
+        self._block.end += n
         self.know_keys(n_keys)
-        link(
-            self.keys, self._tips.values, self._low.values, self.previous, self.following, self._ranks.values, self._at
-        )
-        previous = self.previous[self.previous.size - keys.size :]
-        for name, sums in self.sums.items():
-            sums.append(numbers_of(flat(table.column(name))), previous)
-        for (name, _), ladder in self.ladders.items():
-            ladder.append(flat(table.column(name)), previous)
-
-    def reserve(self, room: int, spare: RightSide | None) -> None:
-        """Have room for a number of tuples, where possible that of a side that nothing refers to any more."""
-        for number, buffer in enumerate(self._by_tuple):
-            buffer.reserve(room, None if spare is None else spare._by_tuple[number])
-        for name, sums in self.sums.items():
-            sums.reserve(room, None if spare is None else spare.sums[name])
-        for key, ladder in self.ladders.items():
-            ladder.reserve(room, None if spare is None else spare.ladders[key])
 
     def know_keys(self, n_keys: int) -> None:
         """There are `n_keys` keys by now."""
-        for buffer in (self._tips, self._low, self._high):
-            buffer.append(np.full(max(0, n_keys - len(buffer)), NONE, np.int64))
+        self._n_keys = n_keys
 
-    def best(self, ladder: tuple[str, str], ranges: Ranges) -> Array:
-        """The place of the best value of a ladder in each window; NONE where it has none."""
-        own = self.ladders[ladder]
-        return own.best(ranges, len(self._tips), self.previous, self.following)
+    def place_of(self, tick: int) -> int:
+        """The place of the first tuple that is not before a time."""
+        return int(np.searchsorted(self.ticks, tick))
 
-    def windows(
-        self, bounds: tuple[Array, Array, Array, Array], keys: Array, own: Array, prevailing: bool, itself: bool
-    ) -> Ranges:
-        """The windows of left tuples, which ascend from call to call."""
-        ranges = Ranges(keys, *(np.empty(keys.size, np.int64) for _ in range(3)))
-        windows(
-            *bounds, keys, own, prevailing, itself, self.keys, self.ticks, self.previous, self.following,
-            self._tips.values, self._low.values, self._high.values, self._at, ranges.first, ranges.last, ranges.hole,
-        )  # fmt: skip
-        return ranges
-
-    def sizes(self, ranges: Ranges) -> Array:
-        """The number of tuples in each window."""
-        out = np.empty(ranges.n, np.int64)
-        window_sizes(self._ranks.values, ranges.first, ranges.last, ranges.hole, out)
-        return out
-
-    def pass_until(self, tick: int) -> None:
-        """Let go of the tuples before a time: no later window begins before it."""
-        low, high = self._low.values, self._high.values
-        pass_until(tick, self.keys, self.ticks, self.following, low, high, self._at)
-
-    def needed(self, prevailing: bool) -> Array:
-        """The tuples that a later window may have, ascending."""
-        kept = np.zeros(self.keys.size, np.bool_)
-        kept[self._at[BEGUN] :] = True
-        if prevailing:
-            # Those in force, and those before them, which are in force for the tuple itself in a self-join.
-            low, tips = self._low.values, self._tips.values
-            if self.keys.size:
-                in_force = np.where(low == NONE, tips, self.previous[low])
-                in_force = in_force[in_force != NONE]
-                kept[in_force] = True
-                before = self.previous[in_force]
-                kept[before[before != NONE]] = True
+    def needed(self, tick: int) -> Array:
+        """The places of the tuples that a window from a time on may have, ascending."""
+        end, kept = self.place_of(tick), np.ones(self.stored, np.bool_)
+        kept[:end] = False
+        if self.kept.prevailing:
+            mark_newest(self.keys, end, np.zeros(self._n_keys, np.int64), _MOST_IN_FORCE, kept)
         return np.flatnonzero(kept)
 
-    def rebuilt(
-        self, needed: Array, keys: Array, n_keys: int, workers: Workers, room: int, spare: RightSide | None
-    ) -> RightSide:
-        """A side with the tuples `needed` alone, whose keys have the numbers `keys`; see `reserve` for the others."""
-        store = self.store
-        fresh = RightSide(store.schema, len(store.words), tuple(self.sums), tuple(self.ladders))
-        names = store.schema.names
-        table = pa.table(store.gather(names, needed, workers), schema=store.schema)
-        fresh.reserve(room, spare)
-        # The cursors begin anew: they pass what is behind the windows once more.
-        fresh.append(table, [words[needed] for words in store.words], self.ticks[needed], keys, n_keys)
+    def forget(self, tick: int | None = None) -> None:
+        """Drop the tuples that all windows have left; with a time, those that no window from then on has."""
+        if self.kept.prevailing or (self._anew and tick is None):
+            return
+        if tick is not None:
+            place = np.full(1, self.place_of(tick))
+            places = np.arange(self.stored)
+            passing = WindowBounds(place, place - 1, np.full(1, NONE), 0, 1, places, places)
+            self._move([passing] * len(self._frames))
+        dropped = min(frame.left for frame in self._frames) - self.store.base
+        if dropped:
+            self.store.forget(self.store.base + dropped)
+            self._block.begin += dropped
+
+    def rebuilt(self, needed: Array, keys: Array, n_keys: int) -> RightSide:
+        """A side with the tuples at some places alone, whose keys have the numbers `keys`."""
+        fresh, store, n = RightSide(self.kept, self._workers), self.store, needed.size
+        block = fresh._block
+        block.reserve(n + 1, self._workers)
+        block.arrays[fresh._keys][block.end : block.end + n] = keys
+        for new, old in zip(fresh._slides, self._slides, strict=True):
+            new.keep(old, needed)
+        table = pa.table(store.gather(store.schema.names, needed + store.base, self._workers), schema=store.schema)
+        fresh.store.append(table, [words[needed] for words in store.words], self.ticks[needed], n, self._workers)
+        block.end += n
+        fresh.know_keys(n_keys)
         return fresh
 
-    def let_go(self) -> None:
-        """Drop the tuples; only the memory of what is known of them is still of use."""
-        self.store = SideStore(self.store.schema, len(self.store.words), timed=True)
+    # -- windows -------------------------------------------------------------------------------------------
+
+    def windows(self, ticks: Array, keys: Array, own: Array) -> Windows:
+        """The windows of left tuples, whose times ascend from call to call; what slides has their aggregates then.
+
+        `own` are the positions of the left tuples themselves in a self-join, NONE where they are not stored.
+        """
+        low, high, n = self.kept.low, self.kept.high, ticks.size
+        starts, ends = _moved(ticks, low), _moved(ticks, high)
+        # Windows that end before all times, and that begin after all.
+        short = int(np.searchsorted(ticks, NEVER - min(0, high)))
+        beyond = int(np.searchsorted(ticks, FOREVER - max(0, low), side="right"))
+        bounds = [WindowBounds(starts, ends, keys, short, beyond, self.ticks, self.ticks)]
+        order, hole = None, np.full(n if self._lists or self.kept.hidden else 0, NONE)
+        if self.kept.hidden and low <= 0 <= high:
+            known = (own != NONE) & (keys >= 0)
+            known[known] = self.keys[own[known] - self.store.base] == keys[known]
+            hole[known] = own[known]
+        if self._halves:
+            halves, order = self._halved(ticks, bounds[0], own)
+            bounds += halves
+        sizes = self._move(bounds)
+        if order is not None:
+            for bests in self._bests:
+                for best in bests.values():
+                    best.put_back(order)
+        if self._halves:
+            for best, other in zip(*(bests.values() for bests in self._bests), strict=True):
+                best.join(np.arange(n), other.words, other.counts)
+        if self.kept.hidden:
+            sizes -= hole != NONE
+            places = np.flatnonzero(hole != NONE)
+            for sums in self.sums.values() if places.size else ():
+                sums.numbers.take(hole[places] - self.store.base).take_away(places, sums.rows, sums.form)
+        newest = in_force = hole
+        if self._newest is not None:
+            newest, in_force = self._newest.found[:, 0], np.full(n, NONE)
+        if self.kept.prevailing:
+            in_force = self._in_force(starts, beyond, own)
+            sizes += in_force != NONE
+        return Windows(sizes, newest, hole, in_force)
+
+    def best(self, name: str, order: str) -> tuple[Array, Array]:
+        """For each of the newest windows the best word of a column, and how many values it has."""
+        for (own, orders), best in self._bests[0].items():
+            if own == name and order in orders:
+                return best.words[:, orders.index(order)], best.counts
+        raise AssertionError(f"{name} without an order")
+
+    # -- undoing -------------------------------------------------------------------------------------------
 
     def saved(self) -> Restore:
         """Return a function that restores these tuples."""
-        before = self._at.copy()
-        buffers = (*self._by_tuple, self._tips, self._low, self._high)
-        parts = [self.store.saved(), *(buffer.saved() for buffer in buffers)]
-        parts += [sums.saved() for sums in self.sums.values()]
-        parts += [ladder.saved() for ladder in self.ladders.values()]
+        restore_store, block, n_keys, moves = self.store.saved(), self._block.state(), self._n_keys, self._moves
+        forms = [slide.form for slide in self._slides]
 
         def restore() -> None:
-            keys, previous, now = self.keys, self.previous, self._at.copy()
-            for part in parts:
-                part()
-            undo(before, now, keys, previous, self._tips.values, self._low.values, self._high.values, self.following)
-            self._at[:] = before
+            restore_store()
+            self._block.restore(block)
+            self._n_keys = n_keys
+            self._anew |= moves != self._moves or forms != [slide.form for slide in self._slides]
+            for slide, form in zip(self._slides, forms, strict=True):
+                slide.form = form
 
         return restore
 
     @property
     def nbytes(self) -> int:
         """Bytes of what is known beside the stored tuples."""
-        buffers = (*self._by_tuple, self._tips, self._low, self._high)
-        known = sum(sums.nbytes for sums in self.sums.values()) + sum(own.nbytes for own in self.ladders.values())
-        return known + sum(buffer.nbytes for buffer in buffers)
+        return self._block.nbytes + sum(frame.nbytes for frame in self._frames)
 
+    # -- internals -----------------------------------------------------------------------------------------
 
-def bounds_of(ticks: Array, low: int, high: int) -> tuple[Array, Array, Array, Array]:
-    """The windows of left tuples: their begins and ends, those beyond all times, and those before all."""
-    return _moved(ticks, low), _moved(ticks, high), ticks > FOREVER - max(0, low), ticks < NEVER - min(0, high)
+    @property
+    def _lists(self) -> bool:
+        return self._newest is not None
+
+    @property
+    def _slides(self) -> list[Slide]:
+        return [slide for frame in self._frames for slide in frame.slides]
+
+    def _move(self, bounds: Sequence[WindowBounds]) -> Array:
+        """Move all frames, each by its bounds; returns the sizes of the first one's windows."""
+        # Until all have moved they are good for nothing.
+        anew, self._anew, self._moves = self._anew, True, self._moves + 1
+        sizes = []
+        for frame, own in zip(self._frames, bounds, strict=True):
+            if anew:
+                frame.start(self.store.base, self._n_keys)
+            sizes.append(frame.sizes(own, self.keys, self.store.base, self._n_keys))
+        self._anew = False
+        return sizes[0]
+
+    def _halved(self, ticks: Array, whole: WindowBounds, own: Array) -> tuple[list[WindowBounds], Array | None]:
+        """The windows in front of the left tuples themselves and behind them; and their order, if it is another."""
+        known, order = own != NONE, None
+        # One that is not stored has all of its window behind it.
+        cut = np.where(known, own - self.store.base, np.searchsorted(self.ticks, whole.starts))
+        if (np.diff(cut[known]) < 0).any():
+            order = np.lexsort((cut, ticks))
+            known, cut = known[order], cut[order]
+            starts, ends, keys = (values[order] for values in (whole.starts, whole.ends, whole.keys))
+            whole = replace(whole, starts=starts, ends=ends, keys=keys)
+        behind = np.maximum.accumulate(cut + known)
+        before = np.where(known, cut, behind) - 1
+        places = np.arange(self.stored)
+        return [
+            WindowBounds(whole.starts, before, whole.keys, whole.short, whole.beyond, places, self.ticks),
+            WindowBounds(behind, whole.ends, whole.keys, whole.short, whole.beyond, self.ticks, places),
+        ], order
+
+    def _in_force(self, starts: Array, beyond: int, own: Array) -> Array:
+        """The tuples in force at the starts of windows, which are in their aggregates then."""
+        if self._newest is None:
+            raise AssertionError("tuples in force without chains")
+        base, (first, counts) = self.store.base, self.best("", "FIRST")
+        exact = counts > 0
+        exact[beyond:] = False
+        exact[exact] = self.ticks[first[exact] - base] == starts[exact]
+        found = np.where(exact, NONE, self._newest.found[:, 1])
+        if self.kept.hidden:
+            # A tuple is not in force for itself.
+            itself = np.flatnonzero((found != NONE) & (found == own))
+            found[itself] = self.previous[found[itself] - base]
+        windows = np.flatnonzero(found != NONE)
+        places = found[windows] - base
+        for sums in self.sums.values():
+            sums.numbers.take(places).add(windows, sums.rows, sums.form)
+        for best in self._bests[0].values():
+            best.join(windows, *best.words_at(places))
+        return found
 
 
 def _moved(ticks: Array, by: int) -> Array:

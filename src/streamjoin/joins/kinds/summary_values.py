@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from streamjoin._arrays import Array
-from streamjoin.kernels.encode import flip64
+from streamjoin.kernels.kinds.summary import LEAST, order_floats, ordered_floats
 from streamjoin.model.binding import BoundSummary
 from streamjoin.model.expression.arrow_results import to_arrow
 from streamjoin.model.expression.evaluation import evaluate, from_arrow
 from streamjoin.model.expression.nodes import Arithmetic, Column, Constant, Expression, Function, Literal, Negative
 from streamjoin.model.expression.values import Values
 from streamjoin.model.plain_types import without_extension
-from streamjoin.windows.encoding import fixed_width, flat, integer_values
+from streamjoin.windows.encoding import fixed_width, flat, for_kernels, integer_values
 
 _PASS_ON = ("ABS", "CEIL", "FLOOR", "ROUND")
-_LEAST = np.int64(-(1 << 63))
+_LEAST = np.int64(LEAST)
 
 
 def computed(expression: Expression, type_: pa.DataType, columns: Mapping[Column, pa.Array], n: int) -> pa.Array:
@@ -78,27 +78,43 @@ def numbered(array: pa.Array) -> pa.Array:
 
 
 def is_of_words(type_: pa.DataType) -> bool:
-    """Whether `values_of_words` makes values of this type."""
+    """Whether words of values of this type are made without a copy or two."""
     timed = pa.types.is_timestamp(type_) or pa.types.is_duration(type_)
     return timed or type_ in (pa.float64(), pa.int64())
 
 
-def values_of_words(words: Array, type_: pa.DataType, *, greatest: bool = False) -> pa.Array:
-    """The values of which `order_words` made words."""
+def values_of_words(
+    words: Array, type_: pa.DataType, *, greatest: bool = False, missing: Array | None = None
+) -> pa.Array:
+    """The values of which `order_words` made words; NULL where they are `missing`."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(
+            type_, values_of_words(words, type_.storage_type, greatest=greatest, missing=missing)
+        )
     bits = ~words if greatest else words
-    if type_ == pa.float64():
-        bits = np.where(words == _LEAST, np.array(np.nan).view(np.int64), flip64(bits))
-    return pa.Array.from_buffers(type_, len(bits), [None, pa.py_buffer(np.ascontiguousarray(bits))])
+    if pa.types.is_floating(type_):
+        numbers = np.empty(len(words))
+        ordered_floats(words, greatest, numbers)
+        bits = numbers.astype(type_.to_pandas_dtype(), copy=False)
+    elif pa.types.is_boolean(type_):
+        return pa.array(bits.astype(np.bool_), type_, mask=missing)
+    elif pa.types.is_decimal(type_) and type_.bit_width > 64:
+        # The upper words are the sign.
+        bits = np.stack([bits, *[bits >> np.int64(63)] * (type_.bit_width // 64 - 1)], axis=1)
+    else:
+        # In memory of their own: words are of use again.
+        bits = (bits ^ _LEAST if type_ == pa.uint64() else bits).astype(f"i{type_.bit_width // 8}")
+    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(type_, len(words), [valid, pa.py_buffer(np.ascontiguousarray(bits))])
 
 
 def order_words(array: pa.Array, *, greatest: bool = False) -> Array:
     """Words in the order of values of at most 8 bytes, NaN before all; for the `greatest` first, in reverse order."""
     type_ = array.type
     if pa.types.is_floating(type_):
-        values = np.ascontiguousarray(fixed_width(array).astype(np.float64))
-        words = flip64(values.view(np.int64)) if values.size else values.view(np.int64)
-        words = ~words if greatest else words
-        return np.where(np.isnan(values), _LEAST, words)
+        words = np.empty(len(array), np.int64)
+        order_floats(for_kernels(fixed_width(array).astype(np.float64, copy=False)), greatest, words)
+        return words
     words = integer_values(array)
     if type_ == pa.uint64():
         words = words ^ _LEAST

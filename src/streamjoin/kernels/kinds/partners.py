@@ -48,12 +48,12 @@ def _latest(tick: Any, reach: Any) -> Any:
 @kernel
 def partner_ranges(
     own_keys: Array, own_starts: Array, own_ticks: Array, keys: Array, starts: Array, ticks: Array, reach: int,
-    places: Array, segments: Array, first: Array, last: Array,
+    places: Array, first: Array, last: Array,
 ) -> int:  # fmt: skip
     """The places of a side's tuples that have partners on the other, and the first and the last one of each.
 
     Of both sides there are the distinct keys, ascending, where the segment of each begins (and one end more), and the
-    times. Returns how many have partners; `segments` says in which of the other side's.
+    times. Returns how many have partners.
     """
     n, here, there = 0, 0, 0
     while here < own_keys.size and there < keys.size:
@@ -74,7 +74,7 @@ def partner_ranges(
             latest = _latest(own_ticks[place], reach)
             high = end if latest == MOST else _first_from(ticks, max(low, high), end, latest + 1)
             if low < high:
-                places[n], segments[n], first[n], last[n] = place, there, low, high - 1
+                places[n], first[n], last[n] = place, low, high - 1
                 n += 1
                 place += 1
             else:

@@ -1,14 +1,13 @@
-"""Windows of summaries: chains of right tuples by key, and ladders that find the best value of a range of one.
+"""Windows of summaries: they slide over the right tuples in the order of time, and their aggregates with them.
 
-Right tuples of a key are a chain, linked both ways and counted. Two cursors go over all right tuples in the order of
-time, one at the begin and one at the end of the windows of left tuples, whose times ascend: `low[key]` is the first
-tuple of a key that the begin has not passed, `high[key]` the last one that the end has. So a window is the range of a
-chain between two places, found in constant time. Nothing of a right tuple ever changes but its link forward, and what
-the cursors changed is known from the links alone: `undo` takes tuples back without a journal.
-
-A ladder has, for each tuple, the newest value of its chain (`ENTRY`), the value before it that is better (`PARENT`),
-and one further up (`JUMP`), chosen so that any ancestor is a logarithmic number of steps away. The best value of a
-range is the oldest ancestor inside of it. Smaller words are better; where they are positions the oldest value is best.
+The windows of left tuples ascend, so a right tuple enters the window of its key once and leaves it once. `schedule`
+brings this into one order, as steps: a right tuple enters, one leaves, a left tuple asks. Aggregates go over the steps
+with a table of a row for each key: a sum adds and takes away, which is exact; an extreme is the lesser of two, of the
+tuples in front of a place in the middle and of those behind it. In front of it every tuple knows the best of its key
+between it and the middle (`after`), so one that leaves says what is left; when all have left, the middle moves to the
+end of the window, and one pass back over the window says it anew. So a step takes constant time on average, however
+many tuples a window has, reads arrays from one end to the other, and branches on nothing that can't be predicted.
+Smaller words are better; where they are positions the oldest value is best.
 """
 
 from __future__ import annotations
@@ -19,244 +18,233 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import inlined, kernel
+from streamjoin.kernels.encode import flip64
 
 NONE: Final = -1
-LINKED, ENDED, BEGUN = 0, 1, 2
-"""Places in `at`: how many right tuples are linked, and how many the end and the begin of windows have passed."""
-WORD, PARENT, JUMP, DEPTH, ENTRY = 0, 1, 2, 3, 4
-RUNGS: Final = 5
-FROM, TO, BEST = 0, 1, 2
-KNOWN: Final = 3
-
-
-@kernel
-def link(
-    keys: Array, tips: Array, low: Array, previous: Array, following: Array, ranks: Array, at: Array
-) -> None:  # fmt: skip
-    """Add the right tuples behind the linked ones to the chains of their keys."""
-    for i in range(at[LINKED], keys.size):
-        previous[i], following[i], ranks[i] = NONE, NONE, 0
-        key = keys[i]
-        if key >= 0:
-            tip = tips[key]
-            previous[i] = tip
-            if tip != NONE:
-                following[tip] = i
-                ranks[i] = ranks[tip] + 1
-            if low[key] == NONE:
-                low[key] = i
-            tips[key] = i
-    at[LINKED] = keys.size
+ASKS, ENTERS, LEAVES = 0, 1, 2
+"""The kinds of steps."""
+SPARE_ROWS: Final = 2
+"""Rows of a table in front of those of the keys: of left tuples that match nothing, and of right ones."""
+WORST: Final = (1 << 63) - 1
+"""The word where there is no value."""
+LEAST: Final = -(1 << 63)
+"""The word of a float that is no number."""
+_NOT_A_NUMBER: Final = 0x7FF8 << 48
+ENTERED, LEFT, ASKED = 0, 1, 2
+"""Places in `at`: how many right tuples have entered and left, and how many left ones have asked."""
+# A row of a table of extremes: how many values there are, and from `_BEHIND` on for each order the best one behind the
+# middle and the best one in front of it.
+_COUNT, _BEHIND = np.uint64(0), np.uint64(1)
+_U0, _U1 = np.uint64(0), np.uint64(1)
 
 
 @inlined
-def _end_passes(place: Any, keys: Array, high: Array) -> None:
-    """Move the end of windows over a right tuple."""
-    if keys[place] >= 0:
-        high[keys[place]] = place
-
-
-@inlined
-def _begin_passes(place: Any, keys: Array, following: Array, low: Array) -> None:
-    """Move the begin of windows over a right tuple."""
-    if keys[place] >= 0:
-        low[keys[place]] = following[place]
+def _row_of_left(key: Any) -> Any:
+    """The row of a left tuple."""
+    return key + SPARE_ROWS if key >= 0 else 0
 
 
 @kernel
-def windows(
-    starts: Array, ends: Array, beyond: Array, short: Array, left_keys: Array, own: Array, prevailing: bool,
-    itself: bool, keys: Array, ticks: Array, previous: Array, following: Array, tips: Array, low: Array, high: Array,
-    at: Array, first: Array, last: Array, hole: Array,
-) -> None:  # fmt: skip
-    """The range of each left tuple's window in the chain of its key, and the tuple in it that does not count.
+def schedule(
+    starts: Array, ends: Array, left_keys: Array, short: int, beyond: int, keys: Array, entering: Array, leaving: Array,
+    at: Array, counts: Array, rows: Array, kinds: Array, sizes: Array,
+) -> int:  # fmt: skip
+    """The next steps, as many as there is room for; returns how many.
 
-    Windows ascend. A window that is `beyond` begins after all times, one that is `short` ends before all. `own` are the
-    places of the left tuples themselves among the right ones, in a self-join; empty otherwise.
+    A right tuple is in a window if its word of `entering` is not beyond the window's end and its word of `leaving` not
+    before its start; these ascend, as starts and ends do. The first `short` windows end before all tuples, those from
+    `beyond` on begin after all. `counts` has the number of tuples in the window of each key, `sizes` gets it for each
+    left tuple; `sizes` has room for one more.
     """
-    n, passed, behind = at[LINKED], at[ENDED], at[BEGUN]
-    for j in range(starts.size):
-        while passed < n and not short[j] and ticks[passed] <= ends[j]:
-            _end_passes(passed, keys, high)
-            passed += 1
-        while behind < n and (beyond[j] or ticks[behind] < starts[j]):
-            _begin_passes(behind, keys, following, low)
-            behind += 1
-        at[ENDED], at[BEGUN] = passed, behind
-        first[j], last[j], hole[j] = NONE, NONE, NONE
-        key = left_keys[j]
-        if key < 0:
-            continue
-        begin, end, self_place = low[key], high[key], NONE
-        if own.size and not itself and own[j] != NONE and keys[own[j]] == key:
-            self_place = own[j]
-        if begin == NONE or end == NONE or end < begin:
-            begin, end = NONE, NONE
-        # A tuple that does not count for itself does not hide the one in force, either.
-        exact = following[self_place] if self_place != NONE and low[key] == self_place else low[key]
-        if prevailing and (exact == NONE or beyond[j] or ticks[exact] != starts[j]):
-            in_force = tips[key] if low[key] == NONE else previous[low[key]]
-            if in_force != NONE and in_force == self_place:
-                in_force = previous[in_force]
-            if in_force != NONE:
-                begin, end = in_force, max(end, in_force)
-        if self_place != NONE and begin != NONE and begin <= self_place <= end:
-            if begin == self_place and end == self_place:
-                begin, end = NONE, NONE
-            elif begin == self_place:
-                begin = following[begin]
-            elif end == self_place:
-                end = previous[end]
-            else:
-                hole[j] = self_place
-        first[j], last[j] = begin, end
+    entered, left, j, n = np.uint64(at[ENTERED]), np.uint64(at[LEFT]), np.uint64(at[ASKED]), _U0
+    end, room = np.uint64(keys.size), np.uint64(rows.size)
+    while n < room and j < np.uint64(short):
+        row = _row_of_left(left_keys[j])
+        rows[n], kinds[n], sizes[j] = row, ASKS, counts[row]
+        n, j = n + _U1, j + _U1
+    # Nothing branches on what comes next, which can't be predicted: a left tuple's size is written again until its turn
+    # comes. While no tuple is in the window none is before its start, as that would have entered first.
+    while n < room and entered < end and j < np.uint64(beyond):
+        enters = entering[entered] <= ends[j]
+        leaves = (not enters) & (leaving[left] < starts[j])
+        one, other = np.uint64(enters), np.uint64(leaves)
+        left_key = left_keys[j]
+        row = keys[entered if enters else left] + SPARE_ROWS
+        if not (enters | leaves):
+            row = left_key + SPARE_ROWS if left_key >= 0 else 0
+        count = counts[row] + np.int64(one) - np.int64(other)
+        counts[row], sizes[j] = count, count
+        rows[n], kinds[n] = row, one + other + other
+        entered, left, j, n = entered + one, left + other, j + (_U1 - one - other), n + _U1
+    while n < room and j < np.uint64(beyond) and entered == end:
+        leaves = left < entered and leaving[left] < starts[j]
+        row = keys[left] + SPARE_ROWS if leaves else _row_of_left(left_keys[j])
+        counts[row] -= leaves
+        sizes[j] = counts[row]
+        rows[n], kinds[n] = row, LEAVES if leaves else ASKS
+        left, j, n = left + np.uint64(leaves), j + np.uint64(not leaves), n + _U1
+    while n < room and np.uint64(beyond) <= j and j < np.uint64(left_keys.size):
+        if left < end:
+            enters = entered < end
+            row = keys[entered if enters else left] + SPARE_ROWS
+            counts[row] += 1 if enters else -1
+            rows[n], kinds[n] = row, ENTERS if enters else LEAVES
+            entered, left, n = entered + np.uint64(enters), left + np.uint64(not enters), n + _U1
+        else:
+            row = _row_of_left(left_keys[j])
+            rows[n], kinds[n], sizes[j] = row, ASKS, counts[row]
+            n, j = n + _U1, j + _U1
+    at[ENTERED], at[LEFT], at[ASKED] = entered, left, j
+    return int(n)
 
 
 @kernel
-def pass_until(
-    tick: int, keys: Array, ticks: Array, following: Array, low: Array, high: Array, at: Array
+def slide_newest(
+    rows: Array, kinds: Array, n: int, entered: int, left: int, asked: int, base: int, previous: Array, table: Array,
+    out: Array,
 ) -> None:  # fmt: skip
-    """Move both cursors over the right tuples before a time at which, or after, every later window begins."""
-    n, passed, behind = at[LINKED], at[ENDED], at[BEGUN]
-    while passed < n and ticks[passed] < tick:
-        _end_passes(passed, keys, high)
-        passed += 1
-    while behind < n and ticks[behind] < tick:
-        _begin_passes(behind, keys, following, low)
-        behind += 1
-    at[ENDED], at[BEGUN] = passed, behind
+    """The newest tuple of each left tuple's key in its window, and the newest one before; positions from `base` on.
+
+    `previous` gets the predecessor of each tuple that enters.
+    """
+    for i in range(n):
+        row = rows[i]
+        if kinds[i] == ENTERS:
+            previous[entered] = table[row, 0]
+            table[row, 0] = base + entered
+            entered += 1
+        elif kinds[i] == LEAVES:
+            table[row, 1] = base + left
+            left += 1
+        else:
+            out[asked, 0], out[asked, 1] = table[row, 0], table[row, 1]
+            asked += 1
+
+
+@inlined
+def _look_back(keys: Array, words: Array, after: Array, table: Array, p: Any, order: Any) -> None:
+    """Add a tuple in front of the middle to those behind it, in the pass back."""
+    row, behind = np.uint64(keys[p] + SPARE_ROWS), order + order + _BEHIND
+    best = table[row, behind + _U1]
+    after[p, order] = best
+    table[row, behind + _U1] = min(best, words[p, order])
+    table[row, behind] = WORST
+
+
+@inlined
+def _slide_best(
+    words: Array, after: Array, table: Array, row: Any, entered: Any, left: Any, enters: Any, leaves: Any, worst: Any,
+    stays: Any, order: Any,
+) -> Any:  # fmt: skip
+    """One step of an extreme, with masks of what it is; the best word of the key then."""
+    behind = order + order + _BEHIND
+    best, before = table[row, behind], table[row, behind + _U1]
+    best = min(best, (words[entered, order] & enters) | worst)
+    before = (after[left, order] & leaves) | (before & stays)
+    table[row, behind], table[row, behind + _U1] = best, before
+    return min(best, before)
+
+
+@inlined
+def _slide_bests(
+    rows: Array, kinds: Array, n: int, entered: int, left: int, asked: int, middle: int, keys: Array, words: Array,
+    present: Array, after: Array, table: Array, out: Array, counts: Array, two: bool,
+) -> int:  # fmt: skip
+    """`slide_best` for one order or for two."""
+    hi, lo, j, mid = np.uint64(entered), np.uint64(left), np.uint64(asked), np.uint64(middle)
+    counted = present.size > 0
+    for step in range(n):
+        i = np.uint64(step)
+        row, kind = np.uint64(rows[i]), np.uint64(kinds[i])
+        enters, leaves = kind & _U1, kind >> _U1
+        if lo == mid and leaves != _U0:
+            for place in range(np.int64(hi) - 1, np.int64(mid) - 1, -1):
+                p = np.uint64(place)
+                _look_back(keys, words, after, table, p, _U0)
+                if two:
+                    _look_back(keys, words, after, table, p, _U1)
+            mid = hi
+        # Masks that both orders take: of choices alone the compiler would make branches.
+        entering, leaving = -np.int64(enters), -np.int64(leaves)
+        worst, stays = WORST & ~entering, ~leaving
+        out[j, _U0] = _slide_best(words, after, table, row, hi, lo, entering, leaving, worst, stays, _U0)
+        if two:
+            out[j, _U1] = _slide_best(words, after, table, row, hi, lo, entering, leaving, worst, stays, _U1)
+        if counted:
+            count = table[row, _COUNT] + np.int64(enters & np.uint64(present[hi]))
+            count -= np.int64(leaves & np.uint64(present[lo]))
+            table[row, _COUNT], counts[j] = count, count
+        hi, lo, j = hi + enters, lo + leaves, j + (_U1 - enters - leaves)
+    return int(mid)
 
 
 @kernel
-def undo(
-    before: Array, at: Array, keys: Array, previous: Array, tips: Array, low: Array, high: Array, following: Array
-) -> None:
-    """Take back what happened since the cursors were at `before`; arrays by key and `following` are of that time."""
-    for p in range(at[BEGUN] - 1, before[BEGUN] - 1, -1):
-        if 0 <= keys[p] < low.size:
-            low[keys[p]] = p
-    for p in range(at[ENDED] - 1, before[ENDED] - 1, -1):
-        if 0 <= keys[p] < high.size:
-            high[keys[p]] = previous[p]
-    for p in range(at[LINKED] - 1, before[LINKED] - 1, -1):
+def slide_best(
+    rows: Array, kinds: Array, n: int, entered: int, left: int, asked: int, middle: int, keys: Array, words: Array,
+    present: Array, after: Array, table: Array, out: Array, counts: Array,
+) -> int:  # fmt: skip
+    """The best words of each left tuple's window, in one order or in two, and how many values it has; the middle then.
+
+    `words`, `present` and `after` have one row more than there are tuples, `out` and `counts` one more than left ones;
+    without `present` every tuple has a value, and nothing is counted.
+    """
+    if words.shape[1] == 2:
+        return _slide_bests(
+            rows, kinds, n, entered, left, asked, middle, keys, words, present, after, table, out, counts, True
+        )
+    return _slide_bests(
+        rows, kinds, n, entered, left, asked, middle, keys, words, present, after, table, out, counts, False
+    )
+
+
+@kernel
+def mark_newest(keys: Array, end: int, seen: Array, most: int, kept: Array) -> None:
+    """Mark the newest `most` tuples of each key before a place; `seen` is the number of those that are marked."""
+    for p in range(end - 1, -1, -1):
         key = keys[p]
-        if 0 <= key < tips.size:
-            tip = previous[p]
-            tips[key] = tip
-            if tip != NONE and tip < following.size:
-                following[tip] = NONE
-            if low[key] == p:
-                low[key] = NONE
-
-
-@inlined
-def _rung(ladder: Array, place: Any, word: int) -> Any:
-    """A word of a rung; a place without a sign is not tested for being one counted from the end."""
-    return ladder[np.uint64(place), word]
-
-
-@kernel
-def climb(words: Array, present: Array, previous: Array, ladder: Array, begin: int) -> None:
-    """Fill the ladder's rows from `begin` on, for tuples of which those `present` have values."""
-    for i in range(words.size):
-        place, before = begin + i, previous[i]
-        entry = NONE if before == NONE else _rung(ladder, before, ENTRY)
-        if not present[i]:
-            ladder[place, ENTRY] = entry
-            continue
-        word, parent = words[i], entry
-        # What is passed here is never looked at again from the end of the chain, so there is no need to jump.
-        while parent != NONE and _rung(ladder, parent, WORD) >= word:
-            parent = _rung(ladder, parent, PARENT)
-        ladder[place, WORD], ladder[place, PARENT], ladder[place, ENTRY] = word, parent, place
-        depth, jump, above = 0, NONE, 0
-        if parent != NONE:
-            depth, jump = _rung(ladder, parent, DEPTH), _rung(ladder, parent, JUMP)
-        over, over_depth, jump_depth = NONE, 0, 0
-        if jump != NONE:
-            over, jump_depth = _rung(ladder, jump, JUMP), _rung(ladder, jump, DEPTH)
-            over_depth = 0 if over == NONE else _rung(ladder, over, DEPTH)
-        above = over if depth - jump_depth == jump_depth - over_depth else parent
-        ladder[place, DEPTH], ladder[place, JUMP] = depth + 1, above
-
-
-@inlined
-def _best(ladder: Array, begin: Any, end: Any) -> Any:
-    """The best value of a chain between two of its places; NONE if there is none."""
-    place = _rung(ladder, end, ENTRY)
-    if place < begin:
-        return NONE
-    while _rung(ladder, place, PARENT) >= begin:
-        jump = _rung(ladder, place, JUMP)
-        place = jump if jump >= begin else _rung(ladder, place, PARENT)
-    return place
-
-
-@kernel
-def best_values(
-    ladder: Array, previous: Array, following: Array, known: Array, left_keys: Array, first: Array, last: Array,
-    hole: Array, out: Array,
-) -> None:  # fmt: skip
-    """The place of the best value of each window.
-
-    Windows of a key mostly ascend. `known` has for each key the newest window asked for and its best value: while that
-    is inside of the next window, only what is new there is compared with it.
-    """
-    for j in range(first.size):
-        best, begin, end = np.int64(NONE), first[j], last[j]
-        if begin != NONE and hole[j] != NONE:
-            best = _best(ladder, begin, previous[hole[j]])
-            other = _best(ladder, following[hole[j]], end)
-            if best == NONE or (other != NONE and _rung(ladder, other, WORD) < _rung(ladder, best, WORD)):
-                best = other
-        elif begin != NONE:
-            key = left_keys[j]
-            if known[key, FROM] <= begin <= known[key, BEST] and known[key, TO] <= end:
-                best = known[key, BEST]
-                newest = _rung(ladder, end, ENTRY)
-                if newest > known[key, TO]:
-                    newest = _best(ladder, known[key, TO] + 1, end)
-                    if _rung(ladder, newest, WORD) < _rung(ladder, best, WORD):
-                        best = newest
-            else:
-                best = _best(ladder, begin, end)
-            known[key, FROM], known[key, TO], known[key, BEST] = begin, end, best
-        out[j] = best
-
-
-@kernel
-def last_values(ladder: Array, previous: Array, first: Array, last: Array, hole: Array, out: Array) -> None:
-    """The place of the newest value of each window."""
-    for j in range(first.size):
-        newest = np.int64(NONE)
-        if first[j] != NONE:
-            newest = ladder[last[j], ENTRY]
-            if newest != NONE and newest == hole[j]:
-                newest = ladder[previous[newest], ENTRY]
-            if newest < first[j]:
-                newest = np.int64(NONE)
-        out[j] = newest
-
-
-@kernel
-def window_sizes(ranks: Array, first: Array, last: Array, hole: Array, out: Array) -> None:
-    """The number of right tuples in each window."""
-    for j in range(first.size):
-        out[j] = 0 if first[j] == NONE else ranks[last[j]] - ranks[first[j]] + 1 - (hole[j] != NONE)
+        if key >= 0 and seen[key] < most:
+            seen[key] += 1
+            kept[p] = True
 
 
 @kernel
 def list_windows(
-    following: Array, first: Array, last: Array, hole: Array, begin: int, end: int, left: Array, right: Array
-) -> None:
-    """The right tuples of windows `begin` to `end`, one after the other, with the number of the window."""
+    previous: Array, base: int, newest: Array, sizes: Array, hole: Array, in_force: Array, begin: int, end: int,
+    left: Array, right: Array,
+) -> None:  # fmt: skip
+    """The right tuples of windows `begin` to `end`, one after the other, with the number of the window.
+
+    Of a window's `sizes` tuples the one at `hole` does not count, and the one in force comes first.
+    """
     n = 0
     for j in range(begin, end):
-        place = first[j]
-        while place != NONE:
-            if place != hole[j]:
-                left[n], right[n] = j, place
-                n += 1
-            if place == last[j]:
-                break
-            place = following[place]
+        before = n
+        n += sizes[j] + (in_force[j] != NONE)
+        for k in range(before, n):
+            left[k] = j
+        position, place = newest[j], n - 1
+        for _ in range(sizes[j] + (hole[j] != NONE)):
+            if position != hole[j]:
+                right[place] = position
+                place -= 1
+            position = previous[position - base]
+        if in_force[j] != NONE:
+            right[before] = in_force[j]
+
+
+@kernel
+def order_floats(values: Array, greatest: bool, out: Array) -> None:
+    """Words in the order of floats, NaN before all; for the `greatest` first, in reverse order."""
+    for i in range(values.size):
+        value = values[i]
+        word = flip64(np.float64(value).view(np.int64))
+        out[i] = LEAST if np.isnan(value) else ~word if greatest else word
+
+
+@kernel
+def ordered_floats(words: Array, greatest: bool, out: Array) -> None:
+    """The floats of which `order_floats` made words."""
+    bits = out.view(np.int64)
+    for i in range(words.size):
+        word = words[i]
+        bits[i] = _NOT_A_NUMBER if word == LEAST else flip64(~word if greatest else word)

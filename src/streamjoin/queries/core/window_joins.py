@@ -1,10 +1,10 @@
 """What one window join finds: for left tuples that are decided, the aggregates of the tuples around them.
 
 The tuples of the alias that a window join adds are taken in by the order of their times, up to the bound of their
-stream, into the prefix sums and ladders of the embedded engine (`joins/kinds/summary_state.py`), so that the aggregates
-have the same bits. What was taken in is a cache: it follows from the stored stream, and from the tuples in force, which
-are copied when the stream lets them go. The invariants: windows ascend from batch to batch; a batch may be computed
-again; the cache belongs to one `KindState` object, and with another one it is made anew.
+stream, by the right side of the embedded engine (`joins/kinds/summary_state.py`), so that the aggregates have the same
+bits. What was taken in is a cache: it follows from the stored stream, and from the tuples in force, which are copied
+when the stream lets them go. The invariants: windows ascend from batch to batch; a batch may be computed again; the
+cache belongs to one `KindState` object, and with another one it is made anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
 from streamjoin.joins.kinds.summary_rows import SummaryRows
-from streamjoin.joins.kinds.summary_state import bounds_of
+from streamjoin.joins.kinds.summary_state import RightSide
 from streamjoin.kernels.kinds.summary import NONE
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import InputError
@@ -81,9 +81,8 @@ class WindowRows:
 class _TakenIn:
     """The tuples that were taken in, in the order of time, and those that are still before their bound."""
 
-    def __init__(self, rows: SummaryRows, keys: KeyNumbers) -> None:
-        self.rows, self.keys = rows, keys
-        self.side = rows.new_side()
+    def __init__(self, rows: SummaryRows, keys: KeyNumbers, side: RightSide) -> None:
+        self.rows, self.keys, self.side = rows, keys, side
         self.ids = Buffer(np.int64)
         self.pending = np.empty(0, np.int64)
         self.end = NEVER
@@ -223,13 +222,11 @@ class WindowJoin:
         own = np.empty(0, np.int64)
         if self._is_self_join:
             own = cache.places_of(stream.ids_of(left.numbers), left.ticks)
-        windows = bounds_of(left.ticks, self.rule.low, self.rule.high)
-        ranges = cache.side.windows(windows, keys, own, self.rule.prevailing, False)
-        sizes = cache.side.sizes(ranges)
-        self.compared = int(sizes.sum()) if is_listed(self._bound) else 0
+        windows = cache.side.windows(left.ticks, keys, own)
+        self.compared = int(windows.sizes.sum()) if is_listed(self._bound) else 0
         self._work, self._batches = self._work + left.numbers.size + self.compared, self._batches + 1
         before = cache.rows.overflowed
-        found, sizes = cache.rows.aggregates(cache.side, ranges, sizes, rows)
+        found, sizes = cache.rows.aggregates(cache.side, windows, rows)
         self.overflowed = cache.rows.overflowed - before
         numbered = [found[Column("s", str(number))] for number in range(len(self.rule.aggregates))]
         return pa.Table.from_arrays(numbered, schema=self.schema), sizes
@@ -254,7 +251,6 @@ class WindowJoin:
                 new = HeldTuples(ids, ticks, _rows(right, self._columns, right.numbers_of(ids)))
                 held = self._newest(held.joined_by(new))
             cache.noted = end
-        cache.side.pass_until(start)
         return held
 
     @property
@@ -284,7 +280,10 @@ class WindowJoin:
 
     def _anew(self, right: StoredStream) -> _TakenIn:
         equalities = [key for key in self._bound.keys if isinstance(key.term, Equi)]
-        cache = _TakenIn(SummaryRows(self._bound, _ALONE), KeyNumbers(equalities))
+        rows = SummaryRows(self._bound, _ALONE)
+        # Its ticks are those of the stored stream.
+        side = rows.new_side(self.rule.low, self.rule.high, hidden=self._is_self_join)
+        cache = _TakenIn(rows, KeyNumbers(equalities), side)
         cache.room = max(_LEAST_STORED, 3 * sum(run.n for run in right.runs))
         return cache
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
 from streamjoin.joins.kinds.summary_rows import SummaryRows
-from streamjoin.joins.kinds.summary_state import RightSide, bounds_of
+from streamjoin.joins.kinds.summary_state import RightSide
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.kinds.summary import NONE
 from streamjoin.model.binding import BoundSpec
@@ -62,17 +62,18 @@ class SummaryRange:
             raise AssertionError("a range of summaries without any")
         self._bound: BoundSpec = bound
         self._plan = bound.summary
-        self._prevailing = bound.spec.match.prevailing
         left, right = ([*old, new.owned.rows] for old, new in zip(rows.old, rows.new, strict=True))
         waiting = _in_order(left, before[0])
         n = waiting.n if after is None else int(np.searchsorted(waiting.ticks, after[0]))
-        self._complete, self._waiting = waiting.part(0, n), waiting.part(n, waiting.n)
+        self._complete = complete = waiting.part(0, n)
+        self._waiting = waiting.part(n, waiting.n)
         self._right = _in_order(right, before[1])
         self.overflowed = 0
         """How many sums their type could not hold."""
         self._side, self._results = self._summarised(bound.spec.match)
         # The begin of the windows to come.
-        self._begin = None if after is None else max(NEVER, min(FOREVER, after[0] + bound.summary.low))
+        oldest = after[0] if after is not None else int(complete.ticks[-1]) if complete.n else NEVER
+        self._begin = max(NEVER, min(FOREVER, oldest + bound.summary.low))
 
     def rows(self) -> Iterator[TaskRows]:
         """The rows of the batch."""
@@ -83,26 +84,22 @@ class SummaryRange:
 
     def kept(self) -> tuple[Segment, Segment]:
         """The rows of both sides that later rows may need, sorted by word."""
-        if self._begin is not None:
-            self._side.pass_until(self._begin)
-        needed = self._side.needed(self._prevailing)
+        needed = self._side.needed(self._begin)
         return _by_word(self._waiting), _by_word(self._right.take(needed))
 
     def _summarised(self, match: Summary) -> tuple[RightSide, tuple[pa.Table, Array]]:
         """The right rows as the engine stores them, and the rows that come out with their positions."""
         bound, complete = self._bound, self._complete
         summaries, numbers = SummaryRows(bound, Workers(1)), KeyNumbers(bound.keys)
-        side = summaries.new_side()
+        hidden = bound.spec.self_join and not match.itself
+        side = summaries.new_side(self._plan.low, self._plan.high, hidden=hidden)
         read = {key.right.name for key in bound.keys} | match.columns("r")
         table = self._right.rows.select([name for name in self._right.rows.schema.names if name in read])
         summaries.store(side, table, self._right.ticks, numbers)
         keys = numbers.number(0, complete.rows)
         side.know_keys(numbers.count)
         own = self._places_of(seqs_of(complete)) if bound.spec.self_join else np.empty(0, np.int64)
-        ranges = side.windows(
-            bounds_of(complete.ticks, self._plan.low, self._plan.high), keys, own, match.prevailing, match.itself
-        )
-        found, sizes = summaries.aggregates(side, ranges, side.sizes(ranges), complete.rows)
+        found, sizes = summaries.aggregates(side, side.windows(complete.ticks, keys, own), complete.rows)
         self.overflowed = summaries.overflowed
         result, seqs = summaries.table(bound, complete.rows, found, complete.n), seqs_of(complete)
         if bound.spec.how == "inner":

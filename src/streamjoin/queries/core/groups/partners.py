@@ -2,7 +2,7 @@
 
 A tuple of the side that is grouped (the *anchor*) has its partners in a range of the other side's tuples of its key, in
 the order of time. It counts as often as it has partners, and of these it adds the difference of two prefix sums and the
-best of the range (`joins/kinds/summary_state.py`). A batch makes groups of the partners that its tuples bring: of new
+best of the range (`ranges.py`). A batch makes groups of the partners that its tuples bring: of new
 anchors all partners, of older ones the new partners. So these are the groups of the very pairs that the join would give
 in this batch, to the bit, and what is open, stored, shared or counted is the same.
 
@@ -23,7 +23,6 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import numbers_of
 from streamjoin.joins.kinds.key_numbers import KeyNumbers
-from streamjoin.joins.kinds.summary_state import Ladder, PrefixSums, Ranges
 from streamjoin.joins.kinds.summary_values import computed
 from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.exact import merge
@@ -35,6 +34,7 @@ from streamjoin.model.expression.nodes import Column, Expression
 from streamjoin.model.expression.typing_rules import check
 from streamjoin.model.keys import fit
 from streamjoin.model.window import TimeWindow
+from streamjoin.queries.core.groups.ranges import RangeBests, RangeCounts, Ranges, RangeSums
 from streamjoin.queries.core.groups.runs import (
     BestPart,
     CountPart,
@@ -165,9 +165,9 @@ class KeyedRun:
         self.starts: Array = np.append(places, keys.size)
         self.span = (int(ticks.min()), int(ticks.max())) if keys.size else (0, 0)
         self._arguments: dict[Expression, pa.Array] = {}
-        self._counts: dict[tuple[Expression, ...], Array] = {}
-        self._sums: dict[Expression, PrefixSums] = {}
-        self._ladders: dict[str, Ladder] = {}
+        self._counts: dict[tuple[Expression, ...], RangeCounts] = {}
+        self._sums: dict[Expression, RangeSums] = {}
+        self._bests: dict[str, RangeBests] = {}
 
     @classmethod
     def of(cls, stream: StoredStream, alias: str, run: BucketRun, places: Array, keys: Array) -> KeyedRun:
@@ -203,19 +203,6 @@ class KeyedRun:
         return np.repeat(self.keys, np.diff(self.starts))
 
     @cached_property
-    def previous(self) -> Array:
-        """The place of each tuple's predecessor of the same key."""
-        places = np.arange(-1, self.n - 1)
-        places[self.starts[:-1]] = NONE
-        return places
-
-    @cached_property
-    def _following(self) -> Array:
-        places = np.arange(1, self.n + 1)
-        places[self.starts[1:] - 1] = NONE
-        return places
-
-    @cached_property
     def place_of(self) -> Array:
         """The place of each tuple of the buckets; NONE where it is not here."""
         places = np.full(self.buckets[-1].end - self.buckets[0].first, NONE, np.int64)
@@ -241,33 +228,24 @@ class KeyedRun:
     def count(self, arguments: tuple[Expression, ...], ranges: Ranges) -> Array:
         """How many of each range have values."""
         if arguments not in self._counts:
-            present = np.logical_and.reduce([_present(self.argument(one)) for one in arguments])
-            self._counts[arguments] = np.concatenate([np.zeros(1, np.int64), np.cumsum(present)])
-        before = self._counts[arguments]
-        counts: Array = before[ranges.last + 1] - before[ranges.first]
-        holes = np.flatnonzero(ranges.hole != NONE)
-        places = ranges.hole[holes]
-        counts[holes] -= before[places + 1] - before[places]
-        return counts
+            self._counts[arguments] = RangeCounts(
+                np.logical_and.reduce([_present(self.argument(one)) for one in arguments])
+            )
+        return self._counts[arguments].of(ranges)
 
     def sum(self, argument: Expression, ranges: Ranges) -> SumPart:
         """The sum of each range."""
         if argument not in self._sums:
-            sums = PrefixSums()
-            sums.append(numbers_of(self.argument(argument)), self.previous)
-            self._sums[argument] = sums
+            self._sums[argument] = RangeSums(*numbers_of(self.argument(argument)).by_group(np.arange(self.n), self.n))
         found = self._sums[argument]
-        return SumPart(found.of(ranges, self.previous), found.layout)
+        return SumPart(found.of(ranges), found.layout)
 
     def best(self, slot: Slot, ranges: Ranges) -> list[pa.Array]:
         """The arguments of the tuple of each range that is the best; NULL where none has values."""
         values = [self.argument(one) for one in slot.arguments]
-        if slot.key not in self._ladders:
-            words, present = choice_ranks(values, greatest=slot.kind == "greatest")
-            ladder = Ladder("MIN")
-            ladder.append(pa.array(words, mask=~present), self.previous)
-            self._ladders[slot.key] = ladder
-        places = self._ladders[slot.key].best(ranges, self.keys.size, self.previous, self._following)
+        if slot.key not in self._bests:
+            self._bests[slot.key] = RangeBests(*choice_ranks(values, greatest=slot.kind == "greatest"))
+        places = self._bests[slot.key].of(ranges)
         missing = places == NONE
         index = pa.array(places, mask=missing) if missing.any() else pa.array(places)
         return [column.take(index) for column in values]
@@ -276,7 +254,7 @@ class KeyedRun:
     def nbytes(self) -> int:
         """Bytes in memory."""
         own = self.numbers.nbytes + self.ticks.nbytes + self.keys.nbytes + self.starts.nbytes
-        parts = [*self._arguments.values(), *self._counts.values(), *self._sums.values(), *self._ladders.values()]
+        parts = [*self._arguments.values(), *self._counts.values(), *self._sums.values(), *self._bests.values()]
         return int(own + sum(part.nbytes for part in parts))
 
 
@@ -332,8 +310,7 @@ class Partners:
         hits = []
         for own in self._hits:
             kept = np.flatnonzero(number[own.rows] != NONE)
-            ranges = Ranges(*(values[kept] for values in _arrays(own.ranges)))
-            hits.append(Hits(own.run, number[own.rows[kept]], ranges, own.counts[kept]))
+            hits.append(Hits(own.run, number[own.rows[kept]], own.ranges.keep(kept), own.counts[kept]))
         return Partners(self.rule, hits, places.size)
 
     def prepare(self, slot: Slot) -> None:
@@ -378,10 +355,6 @@ class Partners:
         columns = zip(*(run.best(slot, own.ranges) for run, own in found), strict=True)
         values = [parts[0] if len(parts) == 1 else pa.concat_arrays(parts) for parts in columns]
         return BestPart.of_rows(values, np.concatenate([ids[own.rows] for _, own in found]), n, slot.kind)
-
-
-def _arrays(ranges: Ranges) -> tuple[Array, Array, Array, Array]:
-    return ranges.keys, ranges.first, ranges.last, ranges.hole
 
 
 class PartnerJoin:
@@ -466,18 +439,17 @@ class PartnerJoin:
                 has[places] = True
             row_of = np.cumsum(has) + (n - 1)
             for run, places, ranges in found:
-                sizes = ranges.last - ranges.first + 1 - (ranges.hole != NONE)
-                hits.append(Hits(run, row_of[places], ranges, sizes))
+                hits.append(Hits(run, row_of[places], ranges, ranges.sizes))
             anchors.append((own, np.flatnonzero(has)))
             n += anchors[-1][1].size
         return hits, anchors
 
     def _ranges(self, own: KeyedRun, run: KeyedRun) -> list[tuple[KeyedRun, Array, Ranges]]:
-        places, segments, first, last = (np.empty(own.n, np.int64) for _ in range(4))
+        places, first, last = (np.empty(own.n, np.int64) for _ in range(3))
         n = partner_ranges(
-            own.keys, own.starts, own.ticks, run.keys, run.starts, run.ticks, self._reach, places, segments, first, last
+            own.keys, own.starts, own.ticks, run.keys, run.starts, run.ticks, self._reach, places, first, last
         )
-        places, segments, first, last = places[:n], segments[:n], first[:n], last[:n]
+        places, first, last = places[:n], first[:n], last[:n]
         hole = np.full(n, NONE, np.int64)
         if own.buckets == run.buckets:
             # In a join of a stream with itself a tuple is not its own partner.
@@ -486,8 +458,8 @@ class PartnerJoin:
             first, last = first + (hole == first), last - (hole == last)
             hole = np.where((first < hole) & (hole < last), hole, NONE)
             kept = first <= last
-            places, segments, first, last, hole = (one[kept] for one in (places, segments, first, last, hole))
-        return [(run, places, Ranges(segments, first, last, hole))] if places.size else []
+            places, first, last, hole = (one[kept] for one in (places, first, last, hole))
+        return [(run, places, Ranges(first, last, hole))] if places.size else []
 
     # What the streams hold ----------------------------------------------------------------------------------------
 

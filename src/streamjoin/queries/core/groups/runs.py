@@ -13,7 +13,6 @@ made by what makes them for a `Summary`.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,13 +26,13 @@ import pyarrow.compute as pc
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.exact_columns import average_column, numbers_of, sum_column
 from streamjoin.joins.kinds.summary_pairs import FUNCTIONS, ranks_of
-from streamjoin.joins.kinds.summary_state import Ladder, Ranges
 from streamjoin.joins.kinds.summary_values import is_of_words, numbered, order_words, values_of_words
 from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.exact import Layout, accumulate, differences, merge
+from streamjoin.kernels.exact import Layout, merge
 from streamjoin.kernels.kinds.summary import NONE
 from streamjoin.model.expression.aggregates import Aggregate
 from streamjoin.model.expression.node import Expression
+from streamjoin.queries.core.groups.ranges import RangeBests, RangeCounts, Ranges, RangeSums
 
 SlotKind = Literal["count", "sum", "least", "greatest", "values"]
 _CHOICES: Final[Mapping[str, SlotKind]] = {
@@ -44,7 +43,6 @@ _CHOICES: Final[Mapping[str, SlotKind]] = {
     "SUM": "sum",
     "AVG": "sum",
 }
-_LOCK: Final = threading.Lock()
 _WORTH_TOTALS: Final = 3
 """Adding up the groups of a run by key pays if windows read each of them more often than this."""
 _MOST_AT_ONCE: Final = 1 << 21
@@ -636,69 +634,47 @@ class PaneTotals:
         there = np.zeros(run.distinct * run.marks.size, np.bool_)
         there[run.ids * run.marks.size + panes] = True
         self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(there)])
-        self._counts = _summed(run.counts[self._order])
-        self._sums: dict[str, tuple[Array, Layout]] = {}
-        self._ladders: dict[str, tuple[Ladder, Array, Array]] = {}
+        self._rows = RangeCounts(run.counts[self._order])
+        self._counts: dict[str, RangeCounts] = {}
+        self._sums: dict[str, RangeSums] = {}
+        self._bests: dict[str, RangeBests] = {}
 
     def windows(self, begins: Array, ends: Array, first: int, wanted: Collection[str]) -> GroupRun:
-        """The groups of windows, in the order of these and of keys; their panes are numbers from `first` on."""
-        # Who looks at what is open is another thread, and ladders remember what they were asked for.
-        with _LOCK:
-            return self._windows(begins, ends, first, wanted)
+        """The groups of windows, in the order of these and of keys; their panes are numbers from `first` on.
 
-    def _windows(self, begins: Array, ends: Array, first: int, wanted: Collection[str]) -> GroupRun:
+        Who looks at what is open is another thread: what is missing here may be made twice.
+        """
         run = self._run
         keys = np.arange(run.distinct) * run.marks.size
         low, high = (self._before[keys + np.searchsorted(run.marks, edges)[:, np.newaxis]] for edges in (begins, ends))
         windows, ids = np.nonzero(high > low)
-        low, high = low[windows, ids], high[windows, ids]
+        ranges = Ranges.whole(low[windows, ids], high[windows, ids] - 1)
         parts: dict[str, GroupPart] = {}
         for key, part in run.parts.items():
             if key not in wanted:
                 continue
             if isinstance(part, CountPart):
-                counts = self._counts_of(key, part)
-                parts[key] = CountPart(counts[high] - counts[low])
+                if key not in self._counts:
+                    self._counts[key] = RangeCounts(part.counts[self._order])
+                parts[key] = CountPart(self._counts[key].of(ranges))
             elif isinstance(part, SumPart):
-                sums, layout = self._sums_of(key, part)
-                rows = layout.rows(low.size)
-                differences(sums, high, low, layout.head, rows)
-                parts[key] = SumPart(rows, layout)
+                if key not in self._sums:
+                    self._sums[key] = RangeSums(part.rows[self._order], part.layout)
+                parts[key] = SumPart(self._sums[key].of(ranges), part.layout)
             elif isinstance(part, BestPart):
-                places = self._best_of(key, part, Ranges(ids, low, high - 1, np.full(low.size, NONE, np.int64)))
-                index = pa.array(places, mask=places == NONE)
+                if key not in self._bests:
+                    words, present = choice_ranks(part.values, greatest=part.greatest)
+                    self._bests[key] = RangeBests(words[self._order], present[self._order])
+                places = self._bests[key].of(ranges)
+                index = pa.array(self._order[places], mask=places == NONE)
                 parts[key] = BestPart(tuple(column.take(index) for column in part.values), part.greatest)
-        return GroupRun(windows + first, ids, run.keys, self._counts[high] - self._counts[low], parts)
-
-    def _counts_of(self, key: str, part: CountPart) -> Array:
-        if key not in self._sums:
-            self._sums[key] = _summed(part.counts[self._order]), Layout()
-        return self._sums[key][0]
-
-    def _sums_of(self, key: str, part: SumPart) -> tuple[Array, Layout]:
-        if key not in self._sums:
-            rows = np.concatenate([part.layout.rows(1), part.rows[self._order]])
-            accumulate(rows, part.layout.head)
-            self._sums[key] = rows, part.layout
-        return self._sums[key]
-
-    def _best_of(self, key: str, part: BestPart, ranges: Ranges) -> Array:
-        if key not in self._ladders:
-            words, present = choice_ranks(part.values, greatest=part.greatest)
-            ladder, previous = Ladder("MIN"), np.arange(-1, self._run.n - 1)
-            previous[_begins(self._run.ids[self._order])] = NONE
-            ladder.append(pa.array(words[self._order], mask=~present[self._order]), previous)
-            self._ladders[key] = ladder, previous, np.empty(0, np.int64)
-        ladder, previous, following = self._ladders[key]
-        places = ladder.best(ranges, self._run.distinct, previous, following)
-        return np.where(places == NONE, NONE, self._order[places])
+        return GroupRun(windows + first, ids, run.keys, self._rows.of(ranges), parts)
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        own = self._order.nbytes + self._before.nbytes + self._counts.nbytes
-        sums = sum(rows.nbytes for rows, _ in self._sums.values())
-        return int(own + sums + sum(one.nbytes + previous.nbytes for one, previous, _ in self._ladders.values()))
+        parts = [self._rows, *self._counts.values(), *self._sums.values(), *self._bests.values()]
+        return int(self._order.nbytes + self._before.nbytes + sum(part.nbytes for part in parts))
 
 
 def _begins(values: Array) -> Array:
@@ -706,11 +682,6 @@ def _begins(values: Array) -> Array:
     begins = np.ones(values.size, np.bool_)
     begins[1:] = values[1:] != values[:-1]
     return begins
-
-
-def _summed(counts: Array) -> Array:
-    """The sum of the counts before each place, and of all."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
 def common_keys(runs: Sequence[GroupRun], *, ordered: bool = False) -> tuple[tuple[pa.Array, ...], list[Array]]:
