@@ -183,8 +183,8 @@ def _fixed(bits: Any, first: Any) -> Any:
         whole = whole >> np.uint64(min(-bit, 63))
         bit = np.int64(0)
     shift = np.uint64(bit) & _U63
-    high = whole >> (_U64 - shift) if shift != _U0 else _U0
-    return whole << shift, high, bit >> 6, bits >> _U63 != _U0
+    # In two steps, as no word can be shifted by 64.
+    return whole << shift, (whole >> _U1) >> (_U63 - shift), bit >> 6, bits >> _U63 != _U0
 
 
 @inlined

@@ -231,9 +231,12 @@ class RightSide:
             restore_store()
             self._block.restore(block)
             self._n_keys = n_keys
-            self._anew |= moves != self._moves or forms != [slide.form for slide in self._slides]
+            if moves == self._moves and forms == [slide.form for slide in self._slides]:
+                return
+            self._anew = True
             for slide, form in zip(self._slides, forms, strict=True):
                 slide.form = form
+                slide.start(0)
 
         return restore
 
@@ -305,4 +308,8 @@ class RightSide:
 
 
 def _moved(ticks: Array, by: int) -> Array:
+    """Ascending times and a signed length, saturated."""
+    if ticks.size and NEVER < by <= FOREVER and NEVER <= int(ticks[0]) + by and int(ticks[-1]) + by <= FOREVER:
+        # One pass instead of several.
+        return ticks + by
     return plus(ticks, by) if by >= 0 else minus(ticks, -by)
