@@ -50,7 +50,7 @@ class Numbers:
             return float_layout(self.values, self.present)
         return whole_layout(64 * self.values.shape[1])
 
-    def take(self, places: Array) -> Numbers:
+    def take(self, places: Array | slice) -> Numbers:
         """The values at some places."""
         return Numbers(self.values[places], self.present[places])
 

@@ -35,6 +35,8 @@ from streamjoin.windows.encoding import flat, for_kernels
 
 # The steps that are made at a time: they stay in the cache of a core.
 _STEPS = 1 << 15
+# The width of a layout of two words.
+_SHORT = 3
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Slide(ABC):
     """One aggregate of a window, or some of one column."""
 
     form: object = None
-    """What of the slide a failed call changes back: how its arrays and its table are to be read."""
+    """How the arrays and the table are to be read: the window starts anew where it changes."""
 
     def __init__(self, block: ColumnBlock) -> None:
         self.block = block
@@ -131,7 +133,8 @@ class Sums(Slide):
         self._present = block.add(np.bool_)
         self.form: Layout = Layout()
         self._table = self._answers = self.form.rows(0)
-        self._asked = 0
+        # How many values were written since the layout was looked at.
+        self._asked = self._written = 0
 
     @property
     def rows(self) -> Array:
@@ -152,16 +155,14 @@ class Sums(Slide):
         self._write(old.numbers.take(places))
 
     def _write(self, numbers: Numbers) -> None:
-        own, is_first = numbers.layout(), not len(self.block)
-        if own.words == 1:
-            # Sums of two words have a way of their own; fractions may follow whole numbers.
-            own = own.wide_enough(Layout(own.first - 1, 2))
-        layout = own if is_first else self.form.wide_enough(own)
-        if layout != self.form:
-            # Of the first tuples nothing has entered a window.
-            self._table = layout.rows(len(self._table)) if is_first else self.form.widened(self._table, layout)
-            self.form = layout
-        room = self._room(len(numbers.present))
+        own, stored, n = _layout_of(numbers), len(self.block), len(numbers.present)
+        layout, self._written = self.form.wide_enough(own) if stored else own, self._written + n
+        if layout.width > _SHORT and self._written > 2 * stored:
+            # What made the sums so wide may be gone.
+            self._written = 0
+            layout = _layout_of(self.numbers.take(slice(0, stored))).wide_enough(own) if stored else own
+        self.form = layout
+        room = self._room(n)
         self.block.arrays[self._values][room] = numbers.values
         self.block.arrays[self._present][room] = numbers.present
 
@@ -396,6 +397,13 @@ class WindowFrame:
 
 _NOTHING = np.empty(0, np.bool_)
 _BY_POSITION = ("FIRST", "LAST")
+
+
+def _layout_of(numbers: Numbers) -> Layout:
+    """The layout for sums of some values."""
+    layout = numbers.layout()
+    # Sums of two words have a way of their own; fractions may follow whole numbers.
+    return layout.wide_enough(Layout(layout.first - 1, 2)) if layout.words == 1 else layout
 
 
 def _positions(first: int, n: int, order: str) -> Array:

@@ -115,14 +115,13 @@ class RightSide:
         first, n = self.store.count, keys.size
         self._block.reserve(n + 1, self._workers)
         self._block.arrays[self._keys][self._block.end : self._block.end + n] = keys
+        forms = self._forms
         for name, sums in self.sums.items():
             sums.append(flat(table.column(name)), first)
         for bests in self._bests:
             for (name, _), best in bests.items():
-                form = best.form
                 best.append(flat(table.column(name)) if name else pa.array(keys), first)
-                # Values are counted from now on, also those that are in a window.
-                self._anew |= best.form != form
+        self._anew |= forms != self._forms
         self.store.append(table.select(self.store.schema.names), words, ticks, n, self._workers)
         self._block.end += n
         self.know_keys(n_keys)
@@ -225,18 +224,17 @@ class RightSide:
     def saved(self) -> Restore:
         """Return a function that restores these tuples."""
         restore_store, block, n_keys, moves = self.store.saved(), self._block.state(), self._n_keys, self._moves
-        forms = [slide.form for slide in self._slides]
+        forms = self._forms
 
         def restore() -> None:
             restore_store()
             self._block.restore(block)
             self._n_keys = n_keys
-            if moves == self._moves and forms == [slide.form for slide in self._slides]:
+            if moves == self._moves and forms == self._forms:
                 return
             self._anew = True
             for slide, form in zip(self._slides, forms, strict=True):
                 slide.form = form
-                slide.start(0)
 
         return restore
 
@@ -254,6 +252,10 @@ class RightSide:
     @property
     def _slides(self) -> list[Slide]:
         return [slide for frame in self._frames for slide in frame.slides]
+
+    @property
+    def _forms(self) -> list[object]:
+        return [slide.form for slide in self._slides]
 
     def _move(self, bounds: Sequence[WindowBounds]) -> Array:
         """Move all frames, each by its bounds; returns the sizes of the first one's windows."""
@@ -309,7 +311,7 @@ class RightSide:
 
 def _moved(ticks: Array, by: int) -> Array:
     """Ascending times and a signed length, saturated."""
-    if ticks.size and NEVER < by <= FOREVER and NEVER <= int(ticks[0]) + by and int(ticks[-1]) + by <= FOREVER:
+    if ticks.size and NEVER < by <= FOREVER and int(ticks[0]) + by >= NEVER and int(ticks[-1]) + by <= FOREVER:
         # One pass instead of several.
         return ticks + by
     return plus(ticks, by) if by >= 0 else minus(ticks, -by)
