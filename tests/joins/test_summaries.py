@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjoin.joins.kinds import summary_operator, summary_pairs
+from streamjoin.joins.kinds import summary_operator, summary_pairs, summary_slides
 from tests.joins.summary_runs import Case, opened, ran, summary_cases
 from tests.seeds import examples
 
@@ -43,10 +43,11 @@ def test_late_tuples_give_no_row_and_count_in_none(case: Case, cuts: list[int]) 
 
 
 @settings(deadline=None, max_examples=examples(360))
-@given(case=summary_cases(lateness=2), cuts=CUTS, least=st.integers(0, 4))
-def test_dropping_what_no_window_needs_changes_nothing(case: Case, cuts: list[int], least: int) -> None:
+@given(case=summary_cases(lateness=2), cuts=CUTS, least=st.integers(0, 4), steps=st.sampled_from([1, 3, 1 << 15]))
+def test_dropping_what_no_window_needs_changes_nothing(case: Case, cuts: list[int], least: int, steps: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summary_operator, "_LEAST_STORED", least)
+        patch.setattr(summary_slides, "_STEPS", steps)
         patch.setattr(summary_pairs, "_BLOCK", 3)
         with opened(case) as join:
             rows, late = ran(case, join, cuts)

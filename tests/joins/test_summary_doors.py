@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,11 @@ from hypothesis import given, settings
 
 import streamjoin as sj
 from streamjoin.joins.kinds import summary_operator, summary_rows
+from streamjoin.joins.kinds.key_numbers import KeyNumbers
 from streamjoin.joins.kinds.left_operator import LeftOperator
+from streamjoin.model.binding import bind
 from streamjoin.model.errors import NotSupportedError, SchemaError, TooManyRowsError
+from streamjoin.windows.workers import Workers
 from tests.joins.live_runs import ending
 from tests.joins.summary_runs import SCHEMA, Case, rows_in, summary_cases, table_of
 from tests.seeds import examples
@@ -294,6 +299,129 @@ def test_a_failed_call_finds_its_tuples_where_they_were(steps: int, monkeypatch:
             parts.append(join.push(*sides))
         parts.append(join.close())
     assert pa.concat_tables(parts).equals(wanted)
+
+
+def test_rows_that_were_given_out_do_not_change() -> None:
+    """Windows keep their answers in memory that they use again."""
+    rng = np.random.default_rng(4)
+    summaries = {name: f"{name}(r.px)" for name in ("count", "sum", "avg", "min", "max", "first", "last")}
+    given, copies = [], []
+    with sj.open(spec(summaries=summaries, between=(-3, 0))) as join:
+        for begin in range(0, 200, 10):
+            times = np.arange(begin, begin + 10)
+            sides = [pa.table({"sym": ["A"] * 10, "t": times, "px": rng.integers(-99, 99, 10)}) for _ in range(2)]
+            given.append(join.push(*sides))
+            copies.append(given[-1].to_pylist())
+        join.close()
+    assert [table.to_pylist() for table in given] == copies
+
+
+@pytest.mark.parametrize(
+    ("type_", "least", "middle", "most"),
+    [
+        (pa.bool_(), False, False, True),
+        (pa.int8(), -128, 0, 127),
+        (pa.uint16(), 0, 5, 2**16 - 1),
+        (pa.int64(), -(2**63), -1, 2**63 - 1),
+        (pa.uint64(), 0, 2**63, 2**64 - 1),
+        (pa.float32(), -math.inf, -0.0, 0.1),
+        (pa.float64(), -5e-324, 0.0, math.inf),
+        (pa.date32(), dt.date(1, 1, 1), dt.date(1970, 1, 2), dt.date(9999, 12, 31)),
+        (pa.date64(), dt.date(1, 1, 1), dt.date(1970, 1, 2), dt.date(9999, 12, 31)),
+        (pa.timestamp("us"), dt.datetime(1, 1, 1), dt.datetime(2000, 1, 1), dt.datetime(9999, 1, 1)),
+        (pa.duration("ms"), dt.timedelta(-5), dt.timedelta(0), dt.timedelta(5)),
+        (pa.decimal128(18, 3), Decimal("-999999999999999.999"), Decimal("0.001"), Decimal("1.000")),
+        (pa.decimal256(18, 3), Decimal("-999999999999999.999"), Decimal("0.001"), Decimal("1.000")),
+    ],
+    ids=str,
+)
+def test_extremes_are_values_of_their_type(type_: pa.DataType, least: Any, middle: Any, most: Any) -> None:
+    right = pa.table({"sym": ["A"] * 5, "t": range(5), "v": pa.array([None, middle, most, None, least], type_)})
+    left = pa.table({"sym": ["A"] * 4, "t": [0, 1, 3, 4]})
+    summaries = {"low": "min(r.v)", "high": "max(r.v)"}
+    rows = sj.join(left, right, "sym", time="t", how="left", match=spec(summaries=summaries, between=(-2, 0)).match)
+    wanted = [(None, None), (middle, middle), (middle, most), (least, most)]
+    assert [(row["low"], row["high"]) for row in rows.to_pylist()] == [
+        tuple(pa.scalar(value, type_).as_py() for value in pair) for pair in wanted
+    ]
+    assert rows["low"].type == rows["high"].type == type_
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_first_null_of_a_column_is_none_of_its_values(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are counted from then on, those in a window included; also where the call with the NULL is undone."""
+    most = 2**63 - 1
+    values = [most, most, None, None, 5, None, None, None]
+    wanted = [(most, 1), (most, 2), (most, 2), (most, 1), (5, 1), (5, 1), (5, 1), (None, 0)]
+    summaries = {"low": "min(r.v)", "n": "count(r.v)"}
+    with sj.open(spec(summaries=summaries, between=(-2, 0), on=None)) as join:
+        found = []
+        for t, value in enumerate(values):
+            sides = pa.table({"t": [t]}), pa.table({"t": [t], "v": pa.array([value], pa.int64())})
+            if fails:
+                with monkeypatch.context() as patch, pytest.raises(MemoryError):
+                    patch.setattr(LeftOperator, "step", _failing_after(LeftOperator.step))
+                    join.push(*sides)
+            found.append(join.push(*sides))
+        found.append(join.close())
+    assert [(row["low"], row["n"]) for row in pa.concat_tables(found).to_pylist()] == wanted
+
+
+def _failing_after(step: Any) -> Any:
+    def failing(*arguments: Any) -> None:
+        step(*arguments)
+        raise MemoryError
+
+    return failing
+
+
+def test_sums_are_short_again_once_a_wide_value_has_left() -> None:
+    """A column with the smallest and the largest floats takes 34 words; one of prices two."""
+    kinds = [pa.table({"t": [t], "px": [5e-324 if t == 5 else 0.25]}) for t in range(40)]
+    widths, rows = [], []
+    with sj.open(spec(summaries={"x": "sum(r.px)"}, between=(-3, 0), on=None)) as join:
+        for right in kinds:
+            rows.append(join.push(right.select(["t"]), right))
+            (sums,) = join._operator._right.sums.values()  # type: ignore[union-attr]
+            widths.append(sums.form.width)
+        rows.append(join.close())
+    assert max(widths) > 10 and widths[-1] == 3
+    values = [math.fsum(row["px"][0].as_py() for row in kinds[max(0, t - 3) : t + 1]) for t in range(40)]
+    assert pa.concat_tables(rows)["x"].to_pylist() == values
+
+
+def test_left_tuples_of_one_time_may_come_in_any_order() -> None:
+    """Windows without the tuple itself are two, and their ends ascend with it."""
+    bound = bind(
+        sj.JoinSpec(
+            on="sym", time="t", how="left", self_join=True,
+            match=sj.Summary({"a": "min(r.px)", "b": "max(r.px)", "c": "first(r.px)", "d": "sum(r.px)"}, (-2, 2)),
+        ),
+        SCHEMA, SCHEMA,
+    )  # fmt: skip
+    rng = np.random.default_rng(6)
+    n = 60
+    times = np.sort(rng.integers(0, 15, n))
+    rows = pa.Table.from_pylist(
+        [{"id": i, "sym": "AB"[i % 2], "t": int(times[i]), "px": float(rng.integers(0, 50))} for i in range(n)], SCHEMA
+    )
+    results = []
+    for shuffles in (False, True):
+        order = np.arange(n)
+        if shuffles:
+            order = np.lexsort((rng.permutation(n), times))
+            assert (np.diff(order) < 0).any()
+        summaries, numbers = summary_rows.SummaryRows(bound, Workers(1)), KeyNumbers(bound.keys)
+        side = summaries.new_side(-2, 2, hidden=True)
+        summaries.store(side, rows, times, numbers)
+        left = rows.take(pa.array(order))
+        # Of some left tuples nothing is stored.
+        own = np.where(order % 5 == 0, -1, order)
+        windows = side.windows(times[order], numbers.number(0, left), own)
+        found, sizes = summaries.aggregates(side, windows, left)
+        answers = pa.table([*found.values(), pa.array(sizes)], names=[*map(str, found), "n"])
+        results.append(answers.take(pa.array(np.argsort(order))))
+    assert results[0].equals(results[1])
 
 
 def test_threads_change_nothing() -> None:
