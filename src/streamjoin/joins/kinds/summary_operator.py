@@ -23,7 +23,7 @@ from streamjoin.kernels.kinds.summary import NONE
 from streamjoin.model.binding import BoundSpec, BoundSummary
 from streamjoin.model.summary import Summary
 from streamjoin.windows.buffer import Buffer, Restore
-from streamjoin.windows.clock import FOREVER, NEVER, plus
+from streamjoin.windows.clock import FOREVER, NEVER
 from streamjoin.windows.store import SideStore
 from streamjoin.windows.workers import Workers
 
@@ -88,10 +88,9 @@ class SummaryOperator(LeftOperator):
         return max((int(own[-1]) for own in ticks if own.size), default=NEVER)
 
     def _decide(self, tail: Tail, limit: int | None, is_right: Array) -> pa.Table:
-        left, plan = self._left, self._plan
-        ends = plus(left.ticks, plan.high) if plan.high >= 0 else left.ticks
-        bound = tail.tick if plan.high >= 0 else min(FOREVER, tail.tick - plan.high)
-        n = left.ticks.size if tail.last else int(np.searchsorted(ends, bound))
+        left = self._left
+        bound = max(NEVER, min(FOREVER, tail.tick - self._plan.high))
+        n = left.ticks.size if tail.last else int(np.searchsorted(left.ticks, bound))
         with self.counts.step("pair"):
             if limit is not None and n > limit and self.bound.spec.how == "left":
                 # Before the windows have moved: they would start anew.
