@@ -21,8 +21,12 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import prefetch
 
 _ROOM_BITS: Final = 41
+NEAR_BYTES: Final = 1 << 18
+AHEAD: Final = 16
+"""How many steps ahead of windows that slide a row is fetched from a table of more bytes than these."""
 # The places of the counts of a row.
 _COUNT, _NANS, _PLUS, _MINUS = 0, 1, 2, 3
 # A row is an array and a place: a view of it would count its users, which costs more than adding to it.
@@ -240,8 +244,11 @@ def slide_floats(
     bits, hi, lo, j = values.view(np.uint64), np.uint64(entered), np.uint64(left), np.uint64(asked)
     # Most columns are numbers of two words.
     short = head == 1 and table.shape[1] == 3
+    far, words = table.nbytes > NEAR_BYTES, table.reshape(-1)
     for step in range(n):
         i = np.uint64(step)
+        if far:
+            prefetch(words, np.int64(rows[min(step + AHEAD, n - 1)]) * table.shape[1])
         row, kind = np.uint64(rows[i]), np.uint64(kinds[i])
         enters, leaves = kind & _U1, kind >> _U1
         if short:
@@ -294,8 +301,11 @@ def slide_wholes(
     """`slide_floats` for whole numbers, which are rows of words."""
     hi, lo, j = np.uint64(entered), np.uint64(left), np.uint64(asked)
     short = values.shape[1] == 1 and table.shape[1] == 3
+    far, words = table.nbytes > NEAR_BYTES, table.reshape(-1)
     for step in range(n):
         i = np.uint64(step)
+        if far:
+            prefetch(words, np.int64(rows[min(step + AHEAD, n - 1)]) * table.shape[1])
         row, kind = np.uint64(rows[i]), np.uint64(kinds[i])
         enters, leaves = kind & _U1, kind >> _U1
         place = hi if enters != _U0 else lo

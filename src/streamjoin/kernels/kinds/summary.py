@@ -18,7 +18,9 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import prefetch
 from streamjoin.kernels.encode import flip64
+from streamjoin.kernels.exact import AHEAD, NEAR_BYTES
 
 NONE: Final = -1
 ASKS, ENTERS, LEAVES = 0, 1, 2
@@ -152,9 +154,12 @@ def _slide_bests(
 ) -> int:  # fmt: skip
     """`slide_best` for one order or for two."""
     hi, lo, j, mid = np.uint64(entered), np.uint64(left), np.uint64(asked), np.uint64(middle)
-    counted = present.size > 0
+    counted, words_of_table = present.size > 0, table.reshape(-1)
+    far = table.nbytes > NEAR_BYTES
     for step in range(n):
         i = np.uint64(step)
+        if far:
+            prefetch(words_of_table, np.int64(rows[min(step + AHEAD, n - 1)]) * table.shape[1])
         row, kind = np.uint64(rows[i]), np.uint64(kinds[i])
         enters, leaves = kind & _U1, kind >> _U1
         if lo == mid and leaves != _U0:
