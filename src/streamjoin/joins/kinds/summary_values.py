@@ -78,7 +78,7 @@ def numbered(array: pa.Array) -> pa.Array:
 
 
 def is_of_words(type_: pa.DataType) -> bool:
-    """Whether words of values of this type are made without a copy or two."""
+    """Whether a word is all of a value of this type, which takes no more room itself."""
     timed = pa.types.is_timestamp(type_) or pa.types.is_duration(type_)
     return timed or type_ in (pa.float64(), pa.int64())
 
