@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamjoin.queries.engine.open_groups import rows_so_far
 
 from streamjoin._arrays import Array
 from streamjoin.adhoc import Stream
@@ -29,6 +28,7 @@ from streamjoin.queries.core.groups.partners import reason_for_pairs
 from streamjoin.queries.core.settings import Settings
 from streamjoin.queries.core.shared import Shared
 from streamjoin.queries.core.unshared import open_core
+from streamjoin.queries.engine.figures import rows_so_far
 from streamjoin.queries.language.sql import parse
 from streamjoin.windows.clock import FOREVER, NEVER
 from tests.queries.cell_grid import Grid
@@ -538,12 +538,9 @@ def test_ranges_are_those_within_reach(own: list[tuple[int, int]], other: list[t
         ticks = np.array([tick for _, tick in rows], np.int64)
         return np.array(keys, np.int64), np.array([*starts, len(rows)], np.int64), ticks
 
-    out = [np.empty(len(own), np.int64) for _ in range(4)]
-    places, segments, first, last = out
-    n = partner_ranges(*side(own), *side(other), reach, places, segments, first, last)
-    found = {
-        int(place): (int(first), int(last)) for place, _, first, last in zip(*(one[:n] for one in out), strict=True)
-    }
+    out = [np.empty(len(own), np.int64) for _ in range(3)]
+    n = partner_ranges(*side(own), *side(other), reach, *out)
+    found = {int(place): (int(first), int(last)) for place, first, last in zip(*(one[:n] for one in out), strict=True)}
     wanted = {}
     for place, (key, tick) in enumerate(own):
         near = [n for n, (its, time) in enumerate(other) if its == key and abs(time - tick) <= reach]

@@ -673,6 +673,7 @@ class PaneTotals:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
+        parts: list[RangeCounts | RangeSums | RangeBests]
         parts = [self._rows, *self._counts.values(), *self._sums.values(), *self._bests.values()]
         return int(self._order.nbytes + self._before.nbytes + sum(part.nbytes for part in parts))
 
