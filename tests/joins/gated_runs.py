@@ -28,9 +28,28 @@ TYPES = pa.schema(
         ("x", pa.float64()),
         ("b", pa.bool_()),
         ("k", pa.int16()),
+        ("w", pa.string()),
     ]
 )
 SOURCES = 8
+CONDITIONS = (
+    SPEC.on,
+    sj.Band("x", "x", 2),
+    # More terms than find pairs; the words of some are made column by column.
+    sj.Equi("k") & sj.Band("x", "x", 6) & sj.Band("id", "id", 4000),
+    sj.Equi("b") & sj.Band("x", "x", 3) & sj.Equi("k"),
+    # Programs, alone and behind terms; one whose numbers may be too large.
+    sj.Theta("abs(l.x - r.x) + l.k < 2 and l.b"),
+    sj.Equi("k") & sj.Theta("l.x + r.x < 9 and l.id <> r.t"),
+    sj.Band("x", "x", 1) & sj.Equi("k") & sj.Theta("l.id * r.id * 10000000000000 > 5000 or r.b is null"),
+    sj.Theta("l.id * r.id * 10000000000000 > 5000 and l.x = r.x and l.k = 1"),
+    # Conditions without a program, behind words that decide and words that do not.
+    sj.Equi("k") & sj.Band("x", "x", 1) & sj.Theta("l.z < r.z"),
+    sj.Equi("w") & sj.Band("x", "x", 2),
+    # Roles that differ.
+    sj.Theta("l.k < r.k and l.x = r.x"),
+    sj.Band("id", "t", 40) & sj.Band("x", "x", 4),
+)
 
 
 def opened(spec: sj.JoinSpec = SPEC, workers: int = 2, **options: Any) -> sj.Live:
@@ -51,7 +70,7 @@ def rows_of(times: Iterable[int], first: int = 0) -> pa.Table:
     t = np.array([*times], np.int64)
     ids = np.arange(first, first + t.size)
     columns = {"z": [f"row {n}" for n in ids], "id": ids, "t": t, "x": np.zeros(t.size), "b": ids % 2 == 0}
-    return pa.table({**columns, "k": np.zeros(t.size, np.int16)}, schema=TYPES)
+    return pa.table({**columns, "k": np.zeros(t.size, np.int16), "w": ["w"] * t.size}, schema=TYPES)
 
 
 def stream(rng: np.random.Generator, source: int, n: int, lateness: int) -> pa.Table:
@@ -65,22 +84,27 @@ def stream(rng: np.random.Generator, source: int, n: int, lateness: int) -> pa.T
         "t": pa.array(t, mask=rng.random(n) < 0.02),
         "x": pa.array(rng.integers(0, 12, n).astype(np.float64), mask=rng.random(n) < 0.05),
         "k": pa.array(rng.integers(0, 3, n).astype(np.int16)),
+        "w": pa.array([f"word {number}" for number in rng.integers(0, 5, n)], mask=rng.random(n) < 0.1),
     }
     return pa.table(columns, schema=TYPES)
 
 
-def check(runs: int, seed: int) -> None:
-    """Draw joins and compare them."""
+def check(runs: int, seed: int, n: int = 900) -> None:
+    """Draw joins and compare them; `n` tuples a source."""
     for run in range(runs):
         rng = np.random.default_rng([seed, run])
         lateness = int(rng.choice([0, 15]))
-        window: Any = (sj.TimeWindow(20), sj.CountWindow(70)) if run % 2 else sj.TimeWindow(20)
-        on = SPEC.on if rng.random() < 0.7 else sj.Band("x", "x", 2)
-        spec = sj.JoinSpec(on=on, window=window, time="t", order="event_time", lateness=lateness)
-        feeds = [stream(rng, source, 900, lateness) for source in range(SOURCES)]
+        self_join = bool(rng.random() < 0.35)
+        sizes: tuple[Any, ...] = (sj.TimeWindow(20), sj.CountWindow(70), sj.CountWindow(1), sj.TimeWindow(0))
+        chosen = rng.integers(0, 4 if rng.random() < 0.2 else 2, 2).tolist()
+        window: Any = sizes[chosen[0]] if self_join else (sizes[chosen[0]], sizes[chosen[1]])
+        on = CONDITIONS[rng.integers(0, len(CONDITIONS))]
+        spec = sj.JoinSpec(on=on, window=window, time="t", order="event_time", lateness=lateness, self_join=self_join)
+        feeds = [stream(rng, source, n, lateness) for source in range(SOURCES)]
         names = rng.permutation([f"s{source}" for source in range(SOURCES)]).tolist()
-        keys = [(("left", "right")[source % 2], names[source]) for source in range(SOURCES)]
-        cuts = [np.unique(rng.integers(0, 901, int(rng.integers(1, 40)))).tolist() for _ in feeds]
+        sides = ("left", "left") if self_join else ("left", "right")
+        keys = [(sides[source % 2], names[source]) for source in range(SOURCES)]
+        cuts = [np.unique(rng.integers(0, n + 1, int(rng.integers(1, 40)))).tolist() for _ in feeds]
         rows, late = _live(spec, feeds, keys, cuts, int(rng.integers(1, 4)))
         wanted, wanted_late = _pushed(spec, feeds, keys)
         assert rows == wanted, (run, seed, spec)
@@ -90,13 +114,14 @@ def check(runs: int, seed: int) -> None:
 def _live(
     spec: sj.JoinSpec, feeds: list[pa.Table], keys: list[tuple[str, str]], cuts: list[list[int]], workers: int
 ) -> tuple[list[object], list[object]]:
-    with opened(spec, workers, queue_rows=1 << 12) as join:
+    known = {"left_schema": TYPES} if spec.self_join else {"left_schema": TYPES, "right_schema": TYPES}
+    with sj.live(spec, "scalejoin", workers, queue_rows=1 << 12, **known) as join:
         intake_of(join)
         sources = [join.source(*key) for key in keys]
 
         def feed(number: int) -> None:
             with sources[number] as source:
-                for begin, end in zip([0, *cuts[number]], [*cuts[number], 900], strict=True):
+                for begin, end in zip([0, *cuts[number]], [*cuts[number], feeds[number].num_rows], strict=True):
                     source.push(feeds[number].slice(begin, end - begin))
 
         threads = [threading.Thread(target=feed, args=(number,)) for number in range(SOURCES)]
@@ -115,8 +140,10 @@ def _live(
 
 
 def _pushed(spec: sj.JoinSpec, feeds: list[pa.Table], keys: list[tuple[str, str]]) -> tuple[list[object], list[object]]:
-    names = {own: [name for side, name in keys if side == own] for own in ("left", "right")}
-    with sj.open(spec, "sweep", sources=names, left_schema=TYPES, right_schema=TYPES) as join:
+    sides = ("left",) if spec.self_join else ("left", "right")
+    names = {own: [name for side, name in keys if side == own] for own in sides}
+    known = {f"{side}_schema": TYPES for side in sides}
+    with sj.open(spec, sources=names, **known) as join:
         rows: list[object] = []
         for (side, name), table in zip(keys, feeds, strict=True):
             rows += _pairs(join.push(**{side: table}, source=name))
@@ -126,7 +153,7 @@ def _pushed(spec: sj.JoinSpec, feeds: list[pa.Table], keys: list[tuple[str, str]
 
 def _pairs(rows: pa.Table | pa.RecordBatch) -> list[object]:
     names = [f"{name}_{side}" for side in ("left", "right") for name in ("id", "z", "b")]
-    return list(zip(*(rows[name].to_pylist() for name in names), strict=True))
+    return list(zip(*(rows[name].to_pylist() for name in names if name in rows.schema.names), strict=True))
 
 
 def _late(rows: pa.Table) -> list[object]:

@@ -275,6 +275,48 @@ def _in_order(pairs: tuple[I64, I64], n: int, begin: int, size: int, out_probe: 
 
 
 @kernel
+def condition_pairs(
+    program: I64, own: I64, stored: I64, registers: I64, ranges: tuple[I64, I64], begin: int, end: int,
+    undecided: I64, out_probe: I64, out_row: I64,
+) -> tuple[int, int]:  # fmt: skip
+    """`nested.nested_pairs` by a condition, for rows from ranges[0] to ranges[1] of each probe."""
+    room = out_probe.size
+    pairs = np.empty(room, np.int64), np.empty(room, np.int64)
+    done, n, group = begin, 0, GROUP
+    while done < end:
+        size = min(group, end - done)
+        left = (pairs[0][: room - n], pairs[1][: room - n])
+        found = _scan_group(program, own, stored, registers, done, size, ranges, left, undecided)
+        if found < 0:
+            if size == 1:
+                break
+            group = size // 2
+            continue
+        _in_order(left, found, done, size, out_probe[n:], out_row[n:])
+        n, done, group = n + found, done + size, min(GROUP, 2 * group)
+    return done, n
+
+
+@kernel
+def test_rows(program: I64, own: I64, stored: I64, registers: I64, rows: I64, n: int) -> tuple[int, bool]:
+    """Move those of the first `n` rows that match a probe to the front; how many, and whether all were decided."""
+    kept, decided = 0, True
+    result = registers[program[0, RESULT]]
+    for begin in range(0, n, BLOCK):
+        count = min(BLOCK, n - begin)
+        for column in range(program[0, COLUMNS]):
+            for k in range(count):
+                registers[column, k] = stored[rows[begin + k], column]
+        hits = test_block(program, own, count, registers)
+        decided = decided and hits >= 0
+        for k in range(count):
+            if hits < 0 or result[k] != 0:
+                rows[kept] = rows[begin + k]
+                kept += 1
+    return kept, decided
+
+
+@kernel
 def scan_condition(
     program: I64, own: I64, stored: I64, seqs: I64, usable: Array, at: Array, min_seq: I64, upto: I64, state: I64,
     out_probe: I64, out_seq: I64,
@@ -285,21 +327,9 @@ def scan_condition(
     """
     begin, end = state[0], state[1]
     ranges = live_ranges(seqs, usable, at, min_seq, upto, begin, end)
-    registers = registers_of(program)
-    room = out_probe.size
-    pairs = np.empty(room, np.int64), np.empty(room, np.int64)
-    done, n, group = 0, 0, GROUP
-    while done < end - begin:
-        size = min(group, end - begin - done)
-        left = (pairs[0][: room - n], pairs[1][: room - n])
-        found = _scan_group(program, own[begin:end], stored, registers, done, size, ranges, left, state[3:])
-        if found < 0:
-            if size == 1:
-                break
-            group = size // 2
-            continue
-        _in_order(left, found, done, size, out_probe[n:], out_seq[n:])
-        n, done, group = n + found, done + size, min(GROUP, 2 * group)
+    done, n = condition_pairs(
+        program, own[begin:end], stored, registers_of(program), ranges, 0, end - begin, state[3:], out_probe, out_seq
+    )
     for i in range(n):
         out_probe[i], out_seq[i] = at[begin + out_probe[i]], seqs[out_seq[i]]
     for i in range(done):

@@ -59,19 +59,11 @@ class CarriedRows:
             own = rows.select(names).nbytes / rows.num_rows
             self.row_bytes = max(own, 0.9 * self.row_bytes + 0.1 * own)
 
-    def put(self, slot: int, side: int, rows: pa.Table) -> pa.Table:
-        """Queue the rows of tuples that are about to be added at a place of the gate; returns what is not carried.
-
-        The other columns stay where they are, and those that are carried are NULL. One thread calls it for each place.
-        """
+    def put(self, slot: int, side: int, rows: pa.Table) -> None:
+        """Queue the rows of tuples that are about to be added at a place of the gate; one thread calls it for each."""
         names = self._schemas[side].names
-        if not names:
-            return rows
-        self._queues.setdefault(slot, deque()).append(_Queued(rows.select(names)))
-        nothing = pa.nulls(rows.num_rows)
-        for name in names:
-            rows = rows.set_column(rows.schema.get_field_index(name), name, nothing)
-        return rows
+        if names:
+            self._queues.setdefault(slot, deque()).append(_Queued(rows.select(names)))
 
     def take(self, slots: Array, sides: Array) -> tuple[Columns, Columns]:
         """The carried columns of the next tuples, in gate order by side; the collector's."""

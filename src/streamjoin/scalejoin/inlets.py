@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.gate.decisions import Key, late_mask
-from streamjoin.joins.engine.push_plan import EncodedPush, PushPlan
 from streamjoin.joins.live.latency import Histogram
 from streamjoin.joins.live.runner import Call
 from streamjoin.kernels.positions import ascends
@@ -33,7 +32,7 @@ from streamjoin.scalejoin.kernels import members
 from streamjoin.scalejoin.kernels.nodes import COUNT, EVER, LASTS, MISSING, N_SOURCES, NIL, SOURCE_WORDS, SOURCES
 from streamjoin.scalejoin.kernels.rings import (
     BELL_WORDS,
-    LINE_WORDS,
+    LINE,
     LINES,
     SIDE,
     SOURCE_FIELDS,
@@ -41,6 +40,7 @@ from streamjoin.scalejoin.kernels.rings import (
     move_clock,
     ring_if_more,
 )
+from streamjoin.scalejoin.lines import EncodedTuples, LineEncoder
 from streamjoin.windows.clock import NEVER, to_ticks
 from streamjoin.windows.store import SideStore
 
@@ -57,8 +57,7 @@ SetAside = Callable[[int, str, str, pa.Table], None]
 class _Feed:
     """Tuples on their way into the gate: those before `begin` are there."""
 
-    columns: Array
-    block: EncodedPush
+    tuples: EncodedTuples
     ticks: Array
     arrived: Array
     clock: int
@@ -86,14 +85,13 @@ class Inlet:
 class GateInlets:
     """All sources of one gate."""
 
-    def __init__(self, bound: BoundSpec, compiled: PushPlan, readers: int, set_aside: SetAside) -> None:
+    def __init__(self, bound: BoundSpec, lines: LineEncoder, readers: int, set_aside: SetAside) -> None:
         plan = bound.time
         if plan is None:
             raise AssertionError("a gate without times")
-        self._compiled, self._set_aside = compiled, set_aside
+        self._encoder, self._set_aside = lines, set_aside
         self._times = ((plan.left, plan.multipliers[0]), (plan.right, plan.multipliers[1]))
         self._schemas = bound.left_schema, bound.right_schema
-        self._terms = len(bound.terms)
         self._lateness = bound.lateness or 0
         self.gate = GateArena(MOST_SOURCES + 1, readers, RING)
         self.mem = self.gate.mem
@@ -110,7 +108,7 @@ class GateInlets:
         self._inlets: dict[Key, Inlet] = {}
         self._rings: dict[tuple[int, int], tuple[Array, SideStore]] = {}
         self._gone_tuples = [0, 0]
-        self._missing = {0, 1}
+        self._missing = {0} if bound.spec.self_join else {0, 1}
         self._blocked: set[Inlet] = set()
         self._n_open = 0
         self.queued = Histogram()
@@ -301,23 +299,24 @@ class GateInlets:
         if not ticks.size:
             move_clock(self.mem, self.bells, inlet.slot, clock)
             return True
-        block, columns = self._compiled.encode_side(inlet.key[0], self.carried.put(inlet.slot, inlet.key[0], rows))
-        return self._feed(inlet, _Feed(columns, block, ticks, stamps, clock))
+        tuples = self._encoder.encode(inlet.key[0], rows)
+        self.carried.put(inlet.slot, inlet.key[0], rows)
+        return self._feed(inlet, _Feed(tuples, ticks, stamps, clock))
 
-    def _feed(self, inlet: Inlet, tuples: _Feed) -> bool:
+    def _feed(self, inlet: Inlet, some: _Feed) -> bool:
         """Add as many tuples as there is room for, without the interpreter's lock."""
-        side, before = inlet.key[0], tuples.begin
+        side, before, tuples = inlet.key[0], some.begin, some.tuples
         lines, rows = self._rings[inlet.slot, side]
-        tuples.begin = feed(
-            self.mem, self.bells, inlet.slot, lines.ctypes.data, tuples.block.words, self._terms, tuples.ticks,
-            tuples.arrived, tuples.columns[side], rows.layout(), before, tuples.clock,
+        some.begin = feed(
+            self.mem, self.bells, inlet.slot, lines.ctypes.data, lines.strides[0], tuples.block, self._encoder.terms,
+            tuples.conditions, some.ticks, some.arrived, tuples.columns[side], rows.layout(), before, some.clock,
         )  # fmt: skip
-        left = tuples.ticks.size - tuples.begin
+        left = some.ticks.size - some.begin
         if inlet.rest is None:
             inlet.waiting += left
         else:
-            inlet.waiting -= tuples.begin - before
-        inlet.rest = tuples if left else None
+            inlet.waiting -= some.begin - before
+        inlet.rest = some if left else None
         return not left
 
     # -- sources that come, rest and go, under the lock of their inlet -------------------------------------
@@ -355,9 +354,12 @@ class GateInlets:
             if slot == NIL:
                 return False
             if (slot, side) not in self._rings:
-                self._rings[slot, side] = np.zeros((RING, LINE_WORDS), np.int64), _row_ring(self._schemas[side])
+                self._rings[slot, side] = (
+                    np.zeros((RING, self._encoder.words), np.int64),
+                    _row_ring(self._schemas[side]),
+                )
             lines, rows = self._rings[slot, side]
-            self.sources[slot, LINES], self.sources[slot, SIDE] = lines.ctypes.data, side
+            self.sources[slot, [LINES, LINE, SIDE]] = lines.ctypes.data, lines.strides[0], side
             self.layouts[slot, : len(rows.schema)] = rows.layout()
             inlet.slot = slot
             if self._missing:

@@ -5,7 +5,8 @@ its own thread (`inlets.py`), and each processing thread is one compiled loop (`
 collector is one more reader of the first gate: it copies the rows that the threads compare into the stores, in gate
 order, takes matches from the second gate and gathers their rows. The intake's thread only takes up what found no room.
 
-This way is for event-time order and one or two exact terms; `live.py` has the others.
+This way is for event-time order, and for conditions that find pairs by exact terms or by a program; `live.py` has the
+others. What neither decides of a condition the collector tests on the rows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from streamjoin.joins.live.running import FlowRunner, Run
 from streamjoin.joins.live.windowed import LiveOperator, SentChunk
 from streamjoin.kernels.rows import NO_COLUMN
 from streamjoin.kernels.times import length_word
-from streamjoin.model.binding import BoundSpec
 from streamjoin.model.errors import BackPressureError, StateError
 from streamjoin.scalejoin.carried import can_travel
 from streamjoin.scalejoin.gate import GateArena
@@ -39,7 +39,6 @@ from streamjoin.scalejoin.kernels.gate import peek, read, release
 from streamjoin.scalejoin.kernels.nodes import BOUND_TIME, EVER, reader_at
 from streamjoin.scalejoin.kernels.rings import (
     COLLECTORS_BELL,
-    MOST_TERMS,
     READERS_BELL,
     SIDE,
     await_results,
@@ -53,20 +52,27 @@ from streamjoin.scalejoin.kernels.scan import (
     NEEDS_PAIRS,
     NEEDS_STORE,
     STATE_WORDS,
+    UNDECIDED,
     ScanGroup,
     ScanPairs,
     ScanPlan,
     ScanShare,
+    ScanTests,
     grown,
     make_group,
     make_pairs,
     make_share,
+    make_tests,
     scan,
 )
+from streamjoin.scalejoin.lines import LineEncoder
 from streamjoin.windows.clock import NEVER
+from streamjoin.windows.conditions import Condition
 from streamjoin.windows.interrupts import wait
 from streamjoin.windows.store import is_fixed
 
+# So many terms find pairs; the others are tested on these.
+_FINDING = 2
 _RESULT_RING = 1 << 13
 _BLOCK = 1 << 14
 _STORED = 1 << 12
@@ -87,6 +93,7 @@ class _Scan:
     share: ScanShare
     group: ScanGroup
     pairs: ScanPairs
+    tests: ScanTests
     state: Array
 
 
@@ -130,24 +137,42 @@ class GateFlow(Flow):
     in_order = True
     refined = True
 
-    def __init__(self, join: ScaleJoin, bound: BoundSpec, inlets: GateInlets) -> None:
+    def __init__(
+        self,
+        join: ScaleJoin,
+        operator: LiveOperator,
+        lines: LineEncoder,
+        condition: Condition | None,
+        inlets: GateInlets,
+    ) -> None:
+        bound, self._operator = operator.bound, operator
         self.crew = join.crew
         self.threads = join.shares.n
         self.inlets = inlets
-        self._matches = MatchGate(self.threads, _RESULT_RING, _BLOCK, self_join=False)
-        dtype = np.uint32 if all(term.narrow for term in bound.terms) else np.uint64
-        sizes = length_word(bound.windows[0].size), length_word(bound.windows[1].size)
-        timed = bound.windows[0].kind == "time", bound.windows[1].kind == "time"
+        self._roles = lines.roles
+        self._is_tested = bound.residual is None or condition is not None
+        self._matches = MatchGate(self.threads, _RESULT_RING, _BLOCK, self_join=bound.spec.self_join)
+        terms = bound.terms[:_FINDING]
+        dtype = np.uint32 if terms and all(term.narrow for term in terms) else np.uint64
+        others = len(bound.terms) - len(terms)
+        # The tuple of a self-join that looks for matches is one of a window of tuples.
+        sizes = [length_word(w.size) - int(bound.spec.self_join and w.kind == "count") for w in bound.windows]
+        timed = [window.kind == "time" for window in bound.windows]
+        one_store = bound.has_equal_roles and condition is None and bound.windows[0] == bound.windows[1]
         self._scans = [
             _Scan(
-                ScanPlan(k, self.threads, len(bound.terms), sizes, timed),
-                make_share(_LEAST_SHARE, dtype),
-                make_group(dtype),
+                ScanPlan(
+                    k, self.threads, lines.roles, one_store, len(bound.terms), len(terms), (sizes[0], sizes[1]),
+                    (timed[0], timed[1]),
+                ),
+                make_share(_LEAST_SHARE, dtype, len(terms), others, lines.columns),
+                make_group(dtype, others, lines.columns),
                 make_pairs(_LEAST_PAIRS),
+                make_tests(None if condition is None else condition.programs),
                 np.zeros(STATE_WORDS, np.int64),
             )
             for k in range(self.threads)
-        ]
+        ]  # fmt: skip
         self.stored = 0
         """The gate position up to which the collector has stored tuples."""
         self._looked = 0.0
@@ -165,7 +190,7 @@ class GateFlow(Flow):
         while True:
             code = scan(
                 inlets.mem, self._matches.gate.mem, inlets.bells, self.crew.words, inlets.sources, own.plan, own.share,
-                own.group, own.pairs, own.state,
+                own.group, own.pairs, own.tests, own.state,
             )  # fmt: skip
             if code == NEEDS_STORE:
                 own.share = grown(own.share)
@@ -196,7 +221,12 @@ class GateFlow(Flow):
         One block of it: rows that are complete should leave while the threads find more.
         """
         complete = min(least_clock(self._matches.gate.mem, self.threads), self.stored)
-        return self._matches.take(min(complete, self._matches.read()))
+        complete = min(complete, self._matches.read())
+        # Both roles of a tuple are complete together.
+        pairs = self._matches.take(complete - complete % self._roles)
+        if pairs is None or (self._is_tested and not any(own.state[UNDECIDED] for own in self._scans)):
+            return pairs
+        return TakenPairs(*self._operator.holding(pairs.later, pairs.seqs))
 
     def reached(self, sent: SentChunk) -> bool:
         """Whether all threads have passed the chunk."""
@@ -219,7 +249,7 @@ class GateFlow(Flow):
     @property
     def nbytes(self) -> int:
         """Bytes held by all shares, the rings and the second gate."""
-        arrays = sum(array.nbytes for own in self._scans for array in (*own.share, *own.group, *own.pairs))
+        arrays = sum(array.nbytes for own in self._scans for array in (*own.share, *own.group, *own.pairs, *own.tests))
         return int(arrays) + self.inlets.nbytes + int(self._matches.gate.mem.nbytes)
 
 
@@ -228,7 +258,7 @@ class GateIntake:
 
     def __init__(self, run: Run, setup: Setup, flow: GateFlow) -> None:
         self._run, self._operator, self._flow = run, run.operator, flow
-        self._inlets = flow.inlets
+        self._inlets, self._roles = flow.inlets, 2 if setup.bound.spec.self_join else 1
         self.queued, self.released = flow.inlets.queued, Histogram()
         stores = run.operator.stores
         self._fixed_width: int = max(
@@ -280,7 +310,7 @@ class GateIntake:
 
     def _in_gates(self) -> int:
         """How many tuples are in the gate and not stored."""
-        return max(0, self._inlets.added - self._flow.stored)
+        return max(0, self._inlets.added - self._flow.stored // self._roles)
 
     def _is_over_limit(self, key: Key) -> bool:
         waiting = self._inlets.waiting + self._in_gates()
@@ -367,7 +397,7 @@ class GateIntake:
             return 0, limit
         stores = operator.stores
         with operator.lock, self._run.counts.step("store"):
-            own, arrived = operator.reserve(n)
+            own, arrived = operator.reserve(n * self._roles)
             for store in stores:
                 store.block.reserve(n)
             while True:
@@ -375,7 +405,7 @@ class GateIntake:
                 ends = np.array([store.block.end for store in stores], np.int64)
                 column = copy_out(
                     inlets.sources, inlets.layouts, slots, places, times, self._n_columns,
-                    (stores[0].layout(), stores[1].layout()), ends, counts, self._time_rows, own, arrived,
+                    (stores[0].layout(), stores[1].layout()), ends, counts, self._time_rows, self._roles, own, arrived,
                 )  # fmt: skip
                 if column == NO_COLUMN:
                     break
@@ -386,8 +416,8 @@ class GateIntake:
                 store.include(columns, count - store.count)
             operator.expire()
         release(inlets.mem, self._reader, head)
-        self.released.add(time.monotonic_ns() - arrived)
-        self._run.sent += n
+        self.released.add(time.monotonic_ns() - arrived[:: self._roles])
+        self._run.sent += n * self._roles
         self._flow.stored = self._run.sent
         return n, limit
 
@@ -412,17 +442,12 @@ def _set_aside(run: Run, side: int, source: str, reason: str, rows: pa.Table) ->
 
 def gated(setup: Setup, operator: LiveOperator, join: ScaleJoin) -> FlowRunner | None:
     """The runner of a ScaleJoin whose sources feed the gate; None where tuples need the interpreter on their way."""
-    bound, compiled = setup.bound, operator.plan
-    is_plain = (
-        bound.spec.order == "event_time"
-        and not bound.spec.self_join
-        and join.shares.scans
-        and 1 <= len(bound.terms) <= MOST_TERMS
-        and not operator.tests
-        and all(store.schema.names and can_travel(store.schema) for store in operator.stores)
-    )
-    if compiled is None or not is_plain:
+    bound, condition = setup.bound, Condition.of(setup.bound)
+    if bound.spec.order != "event_time" or not join.shares.scans or not (bound.terms or condition):
         return None
-    run = Run(operator, join.crew)
-    flow = GateFlow(join, bound, GateInlets(bound, compiled, join.shares.n + 1, partial(_set_aside, run)))
+    if not all(schema.names and can_travel(schema) for schema in (bound.left_schema, bound.right_schema)):
+        return None
+    run, lines = Run(operator, join.crew), LineEncoder(bound, operator.plan, condition)
+    inlets = GateInlets(bound, lines, join.shares.n + 1, partial(_set_aside, run))
+    flow = GateFlow(join, operator, lines, condition, inlets)
     return FlowRunner(setup, run, flow, GateIntake(run, setup, flow))

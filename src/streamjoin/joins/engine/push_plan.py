@@ -120,9 +120,10 @@ class PlanNumbers:
 class PushInputs:
     """The tables of both sides' columns (see `kernels.rows`) of one push after another."""
 
-    def __init__(self, numbers: PlanNumbers) -> None:
-        self.columns = np.zeros((2, numbers.max_columns, INPUT_FIELDS), np.int64)
-        self._widths = numbers.widths
+    def __init__(self, widths: tuple[Array, Array], max_columns: int) -> None:
+        """`widths` are those of `PlanNumbers`."""
+        self.columns = np.zeros((2, max_columns, INPUT_FIELDS), np.int64)
+        self._widths = widths
         # Arrow's C structures of a left and a right batch.
         self._structs = np.zeros((2, STRUCT_WORDS), np.int64)
         self._left = int(self._structs.ctypes.data)
@@ -188,7 +189,7 @@ class PushPlan:
         self._is_plain = not self._timed and not self._self_join
         rows = [TERMS + 3 * term for term in range(plan.n_terms)]
         self._stored_rows = np.array([*rows, TICKS] if self._timed else rows, np.int64)
-        self._inputs = PushInputs(plan)
+        self._inputs = PushInputs(plan.widths, plan.max_columns)
         self._sides = np.zeros((2, SIDE_FIELDS), np.int64)
         # The same numbers, which are set faster here.
         self._slots = memoryview(self._sides.reshape(-1))  # type: ignore[arg-type]
@@ -271,7 +272,7 @@ class PushPlan:
 
     def encode_side(self, side: int, table: pa.Table) -> tuple[EncodedPush, Array]:
         """The words of one side's tuples of fixed width, and the table of their columns; from any thread."""
-        inputs, batch = PushInputs(self._numbers), one_batch(table)
+        inputs, batch = PushInputs(self._numbers.widths, self._numbers.max_columns), one_batch(table)
         if batch is _SEVERAL:
             raise AssertionError("a table of more than one batch")
         block = self.encode_batches(None if side else batch, batch if side else None, None, inputs)
@@ -536,6 +537,11 @@ def plan_numbers(bound: BoundSpec, in_arrow: tuple[Collection[str], Collection[s
 
 def _widths(schema: pa.Schema) -> Array:
     return np.array([_width(field.type) for field in schema], np.int64)
+
+
+def fixed_widths(schema: pa.Schema) -> Array:
+    """The bytes of a value of each column of fixed width; 0 for others."""
+    return np.array([_stored_width(field.type) for field in schema], np.int64)
 
 
 def _width(type_: pa.DataType) -> int:

@@ -162,14 +162,24 @@ class Refinement:
         return grid_holds(self._residual, read, "r" if is_right else "l", (probes.size, seqs.size))
 
     def _reading(self, expression: Expression, left: Array, right: Array) -> Read:
-        """The columns of an expression at positions of both sides, each side gathered at once."""
-        values = {}
-        for qualifier, store, seqs in (("l", self._payload[0], left), ("r", self._payload[1], right)):
-            columns = [column for column in expression.columns if column.qualifier == qualifier]
-            with self._guard:
-                rows = store.gather([column.name for column in columns], seqs, _ALONE)
-            values.update({column: from_arrow(rows[column.name]) for column in columns})
-        return values.__getitem__
+        return reading(expression, self._payload, left, right, self._guard)
+
+
+def reading(
+    expression: Expression,
+    payload: tuple[SideStore, SideStore],
+    left: Array,
+    right: Array,
+    guard: AbstractContextManager[Any] = _FREE,
+) -> Read:
+    """The columns of an expression at positions of both sides, each side gathered at once."""
+    values = {}
+    for qualifier, store, seqs in (("l", payload[0], left), ("r", payload[1], right)):
+        columns = [column for column in expression.columns if column.qualifier == qualifier]
+        with guard:
+            rows = store.gather([column.name for column in columns], seqs, _ALONE)
+        values.update({column: from_arrow(rows[column.name]) for column in columns})
+    return values.__getitem__
 
 
 class Tally:

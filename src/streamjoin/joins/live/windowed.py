@@ -21,11 +21,12 @@ from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.engine.operator import Operator
 from streamjoin.joins.engine.ordered import Work
 from streamjoin.joins.engine.push_plan import EncodedPush, PushPlan
-from streamjoin.joins.engine.refine import Refinement, TimeReach
+from streamjoin.joins.engine.refine import Refinement, TimeReach, reading
 from streamjoin.joins.registry import AlgorithmChoice
 from streamjoin.kernels.gather import place_pairs
 from streamjoin.kernels.positions import OPS, OWN_SEQ
 from streamjoin.model.binding import BoundSpec
+from streamjoin.model.expression.evaluation import holds as residual_holds
 from streamjoin.windows.buffer import Buffer
 from streamjoin.windows.workers import Workers
 
@@ -213,6 +214,17 @@ class LiveOperator(Operator):
             return later, seqs
         probes, seqs = sent.refine(later - sent.begin, seqs, holds)
         return probes + sent.begin, seqs
+
+    def holding(self, later: Array, seqs: Array) -> tuple[Array, Array]:
+        """The pairs for which the residual holds, tested on the stored rows."""
+        residual = self.bound.residual
+        if residual is None or not later.size:
+            return later, seqs
+        left, right, arrived = (np.empty(later.size, np.int64) for _ in range(3))
+        with self.lock:
+            place_pairs(later, seqs, self._first, self._own.values, self._arrived.values, left, right, arrived)
+        keep = residual_holds(residual, reading(residual, self._payload, left, right, self.lock), later.size)
+        return later[keep], seqs[keep]
 
     @property
     def no_result(self) -> ResultRows:

@@ -1,10 +1,14 @@
-"""A processing thread of ScaleJoin: reads the first gate, scans its share of the windows, writes to the second.
+"""A processing thread of ScaleJoin: reads the first gate, searches its share of the windows, writes to the second.
 
-Algorithm 1 of the paper for any two exact terms, count or time windows. Every thread reads every ready tuple, compares
-it with the tuples of the other side that it has stored itself, and stores it if it is its turn: each side's tuples
+Algorithm 1 of the paper for any condition, count or time windows. Every thread reads every ready tuple, compares it
+with the tuples of the other side that it has stored itself, and stores it if it is its turn: each side's tuples
 that can match go round. Matches go to the second gate under the gate position of the later tuple. Positions are
 counted by each thread for itself; all see one sequence. Invariant: a pair of tuples in each other's window is compared
 once, by the thread that stored the earlier one.
+
+Up to two exact terms find pairs, or the residual's program where there is no term (`_scan_group`); what is left of the
+condition is tested on these pairs. A tuple of a self-join has two roles, left and right: each looks for matches among
+the tuples before it in the other role, and has a gate position of its own.
 
 `scan` returns to the interpreter only to grow an array, and at the end.
 """
@@ -21,6 +25,7 @@ from streamjoin.jit.flags import kernel
 from streamjoin.jit.machine import I64
 from streamjoin.jit.memory import load_64
 from streamjoin.kernels.batch.nested import nested_pairs
+from streamjoin.kernels.conditions import condition_pairs, registers_of, test_rows
 from streamjoin.kernels.times import before
 from streamjoin.scalejoin.kernels.gate import add, advance, peek, release
 from streamjoin.scalejoin.kernels.members import finish
@@ -28,8 +33,9 @@ from streamjoin.scalejoin.kernels.nodes import BOUND_RANK, BOUND_TIME, EVER, rea
 from streamjoin.scalejoin.kernels.rings import (
     COLLECTORS_BELL,
     IS_VALID,
-    LINE_WORDS,
+    LINE,
     LINES,
+    PARTS,
     SIDE,
     WORDS,
     await_more,
@@ -44,9 +50,10 @@ READS, ADDS = 1, 2
 PLACES = {READS: "waits for a ready tuple", ADDS: "waits for room in the second gate"}
 
 # A thread's state: the gate position of its group, how many tuples that has and how many are done, each side's next
-# position, turn, number of probes and next probe, and the comparisons in all.
-AT, TAKEN, SCANNED, COUNTS, TURNS, PROBES, NEXT_PROBE, COMPARED = 0, 1, 2, 3, 5, 7, 9, 11
-STATE_WORDS = 12
+# position, turn, number of probes and next probe, the comparisons in all, and how often the residual's program could
+# not decide.
+AT, TAKEN, SCANNED, COUNTS, TURNS, PROBES, NEXT_PROBE, COMPARED, UNDECIDED = 0, 1, 2, 3, 5, 7, 9, 11, 12
+STATE_WORDS = 13
 
 _NAP_US = 10_000
 _INT32 = 1 << 31
@@ -58,19 +65,30 @@ class ScanPlan(NamedTuple):
     me: int
     """Its number: as a reader of the first gate, a source of the second, and in the crew."""
     threads: int
+    roles: int
+    """Of a tuple: 2 in a self-join."""
+    one_store: bool
+    """Whether both roles look among the tuples that are stored in the right one."""
     terms: int
+    finding: int
+    """How many of the terms, the first ones, find pairs; the others are tested on these."""
     sizes: tuple[int, int]
-    """Of both windows, in tuples or as a length (`kernels.times`)."""
+    """Of both windows, in tuples before the one that looks, or as a length (`kernels.times`)."""
     timed: tuple[bool, bool]
 
 
 class ScanShare(NamedTuple):
-    """What one thread stores: for each side words, positions and times, from the first to the last of `ends`."""
+    """What one thread stores: for each side its columns, from the first to the last of `ends`."""
 
     first: Array
+    """The words of the first term that finds pairs, and of the second."""
     second: Array
     seqs: Array
     times: Array
+    others: Array
+    """The words of the other terms."""
+    rows: Array
+    """What the residual's program reads."""
     ends: Array
 
 
@@ -80,6 +98,8 @@ class ScanGroup(NamedTuple):
     slots: Array
     places: Array
     times: Array
+    probe: Array
+    """For each tuple, its number as a probe of its side."""
     number: Array
     lo: Array
     span: Array
@@ -87,6 +107,9 @@ class ScanGroup(NamedTuple):
     span2: Array
     begin: Array
     end: Array
+    others: Array
+    """The ends of the intervals of the other terms, low ones first."""
+    rows: Array
 
 
 class ScanPairs(NamedTuple):
@@ -98,27 +121,38 @@ class ScanPairs(NamedTuple):
     seqs: Array
 
 
-def make_share(capacity: int, dtype: Any) -> ScanShare:
+class ScanTests(NamedTuple):
+    """The residual's program for left and for right probes, with their registers; without rows if there is none."""
+
+    left: Array
+    right: Array
+    left_registers: Array
+    right_registers: Array
+
+
+def make_share(capacity: int, dtype: Any, finding: int, others: int, columns: int) -> ScanShare:
     """An empty share; `capacity` tuples per side, live and expired."""
-
-    def column(kind: Any) -> Array:
-        return np.zeros((2, capacity), kind)
-
-    return ScanShare(column(dtype), column(dtype), column(np.int64), column(np.int64), np.zeros((2, 2), np.int64))
+    first, second = (np.zeros((2, capacity if k < finding else 0), dtype) for k in range(2))
+    seqs, times = (np.zeros((2, capacity), np.int64) for _ in range(2))
+    words, rows = (np.zeros((2, capacity, width), np.int64) for width in (others, columns))
+    return ScanShare(first, second, seqs, times, words, rows, np.zeros((2, 2), np.int64))
 
 
 def grown(share: ScanShare) -> ScanShare:
     """The share with twice the room."""
-    larger = make_share(2 * share.seqs.shape[1], share.first.dtype.type)
+    room, finding = share.seqs.shape[1], sum(words.shape[1] > 0 for words in share[:2])
+    widths = share.others.shape[2], share.rows.shape[2]
+    larger = make_share(2 * room, share.first.dtype.type, finding, *widths)
     for side in range(2):
         begin, end = share.ends[side]
-        for old, new in zip(share[:4], larger[:4], strict=True):
-            new[side, : end - begin] = old[side, begin:end]
+        for old, new in zip(share[:-1], larger[:-1], strict=True):
+            if old.shape[1]:
+                new[side, : end - begin] = old[side, begin:end]
         larger.ends[side, 1] = end - begin
     return larger
 
 
-def make_group(dtype: Any) -> ScanGroup:
+def make_group(dtype: Any, others: int, columns: int) -> ScanGroup:
     """Room for one group."""
 
     def column(kind: Any, *shape: int) -> Array:
@@ -126,9 +160,10 @@ def make_group(dtype: Any) -> ScanGroup:
 
     return ScanGroup(
         slots=column(np.int64, GROUP), places=column(np.int64, GROUP), times=column(np.int64, GROUP),
-        number=column(np.int64, 2, GROUP), lo=column(dtype, 2, GROUP), span=column(dtype, 2, GROUP),
-        lo2=column(dtype, 2, GROUP), span2=column(dtype, 2, GROUP), begin=column(np.int64, 2, GROUP),
-        end=column(np.int64, 2, GROUP),
+        probe=column(np.int64, GROUP), number=column(np.int64, 2, GROUP), lo=column(dtype, 2, GROUP),
+        span=column(dtype, 2, GROUP), lo2=column(dtype, 2, GROUP), span2=column(dtype, 2, GROUP),
+        begin=column(np.int64, 2, GROUP), end=column(np.int64, 2, GROUP), others=column(np.int64, 2, GROUP, 2, others),
+        rows=column(np.int64, 2, GROUP, columns),
     )  # fmt: skip
 
 
@@ -136,6 +171,21 @@ def make_pairs(capacity: int) -> ScanPairs:
     """Room for `capacity` matches of each side."""
     probe, place = (np.empty((2, capacity), np.int64) for _ in range(2))
     return ScanPairs(probe, place, np.empty(2 * capacity, np.int64), np.empty(2 * capacity, np.int64))
+
+
+def make_tests(programs: tuple[I64, I64] | None) -> ScanTests:
+    """The programs, each with registers for one thread."""
+    if programs is None:
+        none = np.zeros((0, 4), np.int64)
+        return ScanTests(none, none, none, none)
+    return ScanTests(*programs, *map(registers_of, programs))
+
+
+@kernel
+def _move_up(column: Array, side: int, begin: int, end: int) -> None:
+    """Move stored tuples to the front, where nothing of them lies."""
+    if column.shape[1] > 0:
+        column[side, : end - begin] = column[side, begin:end]
 
 
 @kernel
@@ -147,11 +197,12 @@ def _has_room(share: ScanShare) -> bool:
             continue
         if 2 * (end - begin) + GROUP > share.seqs.shape[1]:
             return False
-        for i in range(begin, end):
-            share.first[side, i - begin] = share.first[side, i]
-            share.second[side, i - begin] = share.second[side, i]
-            share.seqs[side, i - begin] = share.seqs[side, i]
-            share.times[side, i - begin] = share.times[side, i]
+        _move_up(share.first, side, begin, end)
+        _move_up(share.second, side, begin, end)
+        _move_up(share.seqs, side, begin, end)
+        _move_up(share.times, side, begin, end)
+        _move_up(share.others, side, begin, end)
+        _move_up(share.rows, side, begin, end)
         share.ends[side, 0], share.ends[side, 1] = 0, end - begin
     return True
 
@@ -165,74 +216,124 @@ def _unsigned(value: int, narrow: bool) -> Any:
 
 
 @kernel
-def _expire(share: ScanShare, side: int, plan: ScanPlan, upto: int, time: int) -> None:
-    """Drop the tuples of one side that are outside the window of a tuple of the other."""
-    begin, end = share.ends[side, 0], share.ends[side, 1]
-    if plan.timed[side]:
-        least = before(time, plan.sizes[side])
-        while begin < end and share.times[side, begin] < least:
+def _stored(plan: ScanPlan, side: int) -> int:
+    """Where what a probe of a side looks among is stored."""
+    return 1 if plan.one_store else 1 - side
+
+
+@kernel
+def _expire(share: ScanShare, plan: ScanPlan, side: int, upto: int, time: int) -> None:
+    """Drop the tuples that are outside the window of a probe of one side."""
+    other, stored = 1 - side, _stored(plan, side)
+    begin, end = share.ends[stored, 0], share.ends[stored, 1]
+    if plan.timed[other]:
+        least = before(time, plan.sizes[other])
+        while begin < end and share.times[stored, begin] < least:
             begin += 1
     else:
-        while begin < end and share.seqs[side, begin] < upto - plan.sizes[side]:
+        while begin < end and share.seqs[stored, begin] < upto - plan.sizes[other]:
             begin += 1
-    share.ends[side, 0] = begin
+    share.ends[stored, 0] = begin
+
+
+@kernel
+def _look(part: int, group: ScanGroup, share: ScanShare, plan: ScanPlan, state: I64, i: int, side: int) -> None:
+    """Record what the tuple of a line's part is compared with."""
+    unsigned = share.first.dtype.type
+    narrow = share.first.itemsize == 4
+    stored = _stored(plan, side)
+    _expire(share, plan, side, state[COUNTS + 1 - side], group.times[i])
+    k = state[PROBES + side]
+    state[PROBES + side] = k + 1
+    group.probe[i], group.number[side, k] = k, i
+    matches = load_64(part + 8 * IS_VALID) != 0
+    at = part + 8 * WORDS
+    for term in range(plan.terms):
+        lo, hi = load_64(at + 8), load_64(at + 16)
+        at += 24
+        if term >= plan.finding:
+            group.others[side, k, 0, term - plan.finding] = lo
+            group.others[side, k, 1, term - plan.finding] = hi
+            continue
+        matches = matches and lo <= hi
+        span = unsigned(_unsigned(hi, narrow) - _unsigned(lo, narrow))
+        if term == 0:
+            group.lo[side, k], group.span[side, k] = unsigned(_unsigned(lo, narrow)), span
+        else:
+            group.lo2[side, k], group.span2[side, k] = unsigned(_unsigned(lo, narrow)), span
+    for column in range(share.rows.shape[2]):
+        group.rows[side, k, column] = load_64(at + 8 * column)
+    group.begin[side, k] = share.ends[stored, 0]
+    group.end[side, k] = share.ends[stored, 1] if matches else share.ends[stored, 0]
+    state[COMPARED] += group.end[side, k] - group.begin[side, k]
+
+
+@kernel
+def _store(part: int, share: ScanShare, plan: ScanPlan, state: I64, time: int, side: int) -> None:
+    """Count the tuple of a line's part, and store it if that is for this thread."""
+    unsigned = share.first.dtype.type
+    narrow = share.first.itemsize == 4
+    seq = state[COUNTS + side]
+    state[COUNTS + side] = seq + 1
+    if load_64(part + 8 * IS_VALID) == 0:
+        return
+    turn = state[TURNS + side]
+    state[TURNS + side] = (turn + 1) % plan.threads
+    if turn != plan.me or (plan.one_store and side == 0):
+        return
+    end = share.ends[side, 1]
+    at = part + 8 * WORDS
+    for term in range(plan.terms):
+        word = load_64(at)
+        at += 24
+        if term >= plan.finding:
+            share.others[side, end, term - plan.finding] = word
+        elif term == 0:
+            share.first[side, end] = unsigned(_unsigned(word, narrow))
+        else:
+            share.second[side, end] = unsigned(_unsigned(word, narrow))
+    for column in range(share.rows.shape[2]):
+        share.rows[side, end, column] = load_64(at + 8 * column)
+    share.seqs[side, end], share.times[side, end] = seq, time
+    share.ends[side, 1] = end + 1
 
 
 @kernel
 def _take(sources: Array, group: ScanGroup, share: ScanShare, plan: ScanPlan, state: I64, n: int) -> None:
     """Expire, record what each tuple is compared with, and store this thread's own."""
-    unsigned = share.first.dtype.type
-    narrow = share.first.itemsize == 4
+    width = 8 * (WORDS + 3 * plan.terms + share.rows.shape[2])
     state[PROBES], state[PROBES + 1] = 0, 0
     for i in range(n):
         slot = group.slots[i]
         side = sources[slot, SIDE]
-        other = 1 - side
-        line = sources[slot, LINES] + group.places[i] * (8 * LINE_WORDS)
-        own, upto = state[COUNTS + side], state[COUNTS + other]
-        state[COUNTS + side] = own + 1
-        _expire(share, other, plan, upto, group.times[i])
-        valid = load_64(line + 8 * IS_VALID) != 0
-        k = state[PROBES + side]
-        state[PROBES + side] = k + 1
-        group.number[side, k] = i
-        group.begin[side, k] = share.ends[other, 0]
-        word = load_64(line + 8 * WORDS)
-        lo, hi = load_64(line + 8 * (WORDS + 1)), load_64(line + 8 * (WORDS + 2))
-        matches = valid and lo <= hi
-        group.lo[side, k] = unsigned(_unsigned(lo, narrow))
-        group.span[side, k] = unsigned(_unsigned(hi, narrow) - _unsigned(lo, narrow))
-        word2 = 0
-        if plan.terms > 1:
-            word2 = load_64(line + 8 * (WORDS + 3))
-            lo, hi = load_64(line + 8 * (WORDS + 4)), load_64(line + 8 * (WORDS + 5))
-            matches = matches and lo <= hi
-            group.lo2[side, k] = unsigned(_unsigned(lo, narrow))
-            group.span2[side, k] = unsigned(_unsigned(hi, narrow) - _unsigned(lo, narrow))
-        group.end[side, k] = share.ends[other, 1] if matches else share.ends[other, 0]
-        state[COMPARED] += group.end[side, k] - group.begin[side, k]
-        if valid:
-            if state[TURNS + side] == plan.me:
-                end = share.ends[side, 1]
-                share.first[side, end] = unsigned(_unsigned(word, narrow))
-                share.second[side, end] = unsigned(_unsigned(word2, narrow))
-                share.seqs[side, end], share.times[side, end] = own, group.times[i]
-                share.ends[side, 1] = end + 1
-            state[TURNS + side] = (state[TURNS + side] + 1) % plan.threads
+        part = sources[slot, LINES] + group.places[i] * sources[slot, LINE] + 8 * PARTS
+        for role in range(plan.roles):
+            _look(part + role * width, group, share, plan, state, i, side + role)
+        for role in range(plan.roles):
+            _store(part + role * width, share, plan, state, group.times[i], side + role)
     state[TAKEN], state[SCANNED] = n, 0
     state[NEXT_PROBE], state[NEXT_PROBE + 1] = 0, 0
 
 
 @kernel
 def _scan_side(
-    share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: ScanPlan, side: int, begin: int, end: int
-) -> tuple[int, int]:
+    share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: ScanPlan, tests: ScanTests, state: I64, side: int,
+    begin: int, end: int,
+) -> tuple[int, int]:  # fmt: skip
     """The matches of one side's probes from `begin` to `end`; returns the first that did not fit, and how many."""
-    other = 1 - side
-    second = share.second[other] if plan.terms > 1 else share.second[other][:0]
+    stored = _stored(plan, side)
+    if plan.finding == 0:
+        ranges = (group.begin[side], group.end[side])
+        program, registers = tests.left, tests.left_registers
+        if side == 1:
+            program, registers = tests.right, tests.right_registers
+        return condition_pairs(
+            program, group.rows[side], share.rows[stored], registers, ranges, begin, end,
+            state[UNDECIDED:], pairs.probe[side], pairs.place[side],
+        )  # fmt: skip
     return nested_pairs(
-        share.first[other], second, group.lo[side], group.span[side], group.lo2[side], group.span2[side],
-        group.begin[side], group.end[side], begin, end, pairs.probe[side], pairs.place[side],
+        share.first[stored], share.second[stored], group.lo[side], group.span[side], group.lo2[side],
+        group.span2[side], group.begin[side], group.end[side], begin, end, pairs.probe[side], pairs.place[side],
     )  # fmt: skip
 
 
@@ -245,8 +346,8 @@ def _before(group: ScanGroup, side: int, begin: int, end: int, number: int) -> i
 
 
 @kernel
-def _merge(share: ScanShare, group: ScanGroup, pairs: ScanPairs, at: int, counts: tuple[int, int]) -> int:
-    """Put both sides' matches into gate order; returns how many there are."""
+def _merge(group: ScanGroup, pairs: ScanPairs, counts: tuple[int, int]) -> int:
+    """Put both sides' matches into gate order, as (tuple of the group, doubled, plus the side; place); how many."""
     i, j, n = 0, 0, 0
     while i < counts[0] or j < counts[1]:
         side = 0
@@ -255,23 +356,81 @@ def _merge(share: ScanShare, group: ScanGroup, pairs: ScanPairs, at: int, counts
         ):
             side = 1
         k = j if side else i
-        pairs.later[n] = at + group.number[side, pairs.probe[side, k]]
-        pairs.seqs[n] = share.seqs[1 - side, pairs.place[side, k]]
+        pairs.later[n] = group.number[side, pairs.probe[side, k]] << 1 | side
+        pairs.seqs[n] = pairs.place[side, k]
         n += 1
         i, j = i + 1 - side, j + side
     return n
 
 
 @kernel
-def _scan_group(share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: ScanPlan, state: I64) -> int:
+def _test_terms(others: Array, stored: Array, places: I64, n: int) -> int:
+    """Move those of the first `n` places to the front where a probe's other terms hold; returns how many."""
+    kept = 0
+    for i in range(n):
+        place = places[i]
+        holds = True
+        for term in range(stored.shape[1]):
+            word = stored[place, term]
+            holds = holds and others[0, term] <= word and word <= others[1, term]
+        places[kept] = place
+        kept += holds
+    return kept
+
+
+@kernel
+def _test(
+    share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: ScanPlan, tests: ScanTests, state: I64, n: int
+) -> int:
+    """Keep the matches for which what did not find them holds; returns how many."""
+    has_program = plan.finding > 0 and tests.left.shape[0] > 0
+    if plan.terms == plan.finding and not has_program:
+        return n
+    kept, begin = 0, 0
+    while begin < n:
+        key = pairs.later[begin]
+        end = begin + 1
+        while end < n and pairs.later[end] == key:
+            end += 1
+        side, k = key & 1, group.probe[key >> 1]
+        stored = _stored(plan, side)
+        places = pairs.seqs[begin:end]
+        m = _test_terms(group.others[side, k], share.others[stored], places, end - begin)
+        if has_program and m > 0:
+            program, registers = tests.left, tests.left_registers
+            if side == 1:
+                program, registers = tests.right, tests.right_registers
+            m, decided = test_rows(program, group.rows[side, k], share.rows[stored], registers, places, m)
+            state[UNDECIDED] += not decided
+        for i in range(m):
+            pairs.later[kept], pairs.seqs[kept] = key, places[i]
+            kept += 1
+        begin = end
+    return kept
+
+
+@kernel
+def _place(share: ScanShare, pairs: ScanPairs, plan: ScanPlan, state: I64, n: int) -> None:
+    """Give matches the gate position of the later and the position of the earlier tuple."""
+    for i in range(n):
+        key = pairs.later[i]
+        number = state[AT] + (key >> 1)
+        pairs.later[i] = number if plan.roles == 1 else number << 1 | (key & 1)
+        pairs.seqs[i] = share.seqs[_stored(plan, key & 1), pairs.seqs[i]]
+
+
+@kernel
+def _scan_group(
+    share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: ScanPlan, tests: ScanTests, state: I64
+) -> int:
     """Find the matches of the next tuples that there is room for; returns how many, or -1 if not even one's fit."""
     until = state[TAKEN]
     left, right = state[NEXT_PROBE], state[NEXT_PROBE + 1]
-    left_end, n_left = _scan_side(share, group, pairs, plan, 0, left, state[PROBES])
+    left_end, n_left = _scan_side(share, group, pairs, plan, tests, state, 0, left, state[PROBES])
     if left_end < state[PROBES]:
         until = group.number[0, left_end]
     right_end, n_right = _scan_side(
-        share, group, pairs, plan, 1, right, _before(group, 1, right, state[PROBES + 1], until)
+        share, group, pairs, plan, tests, state, 1, right, _before(group, 1, right, state[PROBES + 1], until)
     )
     if right_end < state[PROBES + 1] and group.number[1, right_end] < until:
         until = group.number[1, right_end]
@@ -281,7 +440,7 @@ def _scan_group(share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: Scan
     if until == state[SCANNED]:
         return -1
     state[NEXT_PROBE], state[NEXT_PROBE + 1], state[SCANNED] = left_end, right_end, until
-    return _merge(share, group, pairs, state[AT], (n_left, n_right))
+    return _merge(group, pairs, (n_left, n_right))
 
 
 @kernel
@@ -306,7 +465,7 @@ def _emit(results: I64, bells: I64, crew: I64, me: int, pairs: ScanPairs, n: int
 @kernel
 def scan(
     mem: I64, results: I64, bells: I64, crew: I64, sources: Array, plan: ScanPlan, share: ScanShare, group: ScanGroup,
-    pairs: ScanPairs, state: I64,
+    pairs: ScanPairs, tests: ScanTests, state: I64,
 ) -> int:  # fmt: skip
     """A processing thread, until everything is read, or an array is too small: then it is called again."""
     me = plan.me
@@ -330,12 +489,14 @@ def scan(
             stand(crew, me, RUNNING)
             _take(sources, group, share, plan, state, n)
             release(mem, me, head)
-        n = _scan_group(share, group, pairs, plan, state)
+        n = _scan_group(share, group, pairs, plan, tests, state)
         if n < 0:
             return NEEDS_PAIRS
+        n = _test(share, group, pairs, plan, tests, state, n)
+        _place(share, pairs, plan, state, n)
         if not _emit(results, bells, crew, me, pairs, n):
             return STOPPED
-        advance(results, me, state[AT] + state[SCANNED])
+        advance(results, me, plan.roles * (state[AT] + state[SCANNED]))
         if state[SCANNED] == state[TAKEN]:
             state[AT] += state[TAKEN]
             state[TAKEN], state[SCANNED] = 0, 0
