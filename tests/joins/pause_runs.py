@@ -31,10 +31,8 @@ from streamjoin.joins.live.windowed import LiveOperator
 from streamjoin.pim_tree import live as pim
 from streamjoin.pim_tree.live import QueueFlow
 from streamjoin.scalejoin import inlets
-from streamjoin.scalejoin import live as shares
 from streamjoin.scalejoin import live_gate as gated
 from streamjoin.scalejoin.inlets import GateInlets
-from streamjoin.scalejoin.live import ShareFlow
 from streamjoin.scalejoin.live_gate import GateFlow, GateIntake, MatchGate
 from streamjoin.testing import oracle
 from streamjoin.windows.crew import Crew
@@ -56,8 +54,8 @@ from tests.pauses import Watch, functions_of
 from tests.threads import run_threads
 
 TINY: tuple[tuple[Any, str, int], ...] = (
-    (pim, "SEGMENT", 64), (running, "MOST_SENT", 16), (shares, "_RING", 64), (shares, "_BLOCK", 32),
-    (gated, "_RESULT_RING", 64), (gated, "_BLOCK", 32), (gated, "_STORED", 16), (inlets, "RING", 32),
+    (pim, "SEGMENT", 64), (running, "MOST_SENT", 16), (gated, "_RESULT_RING", 64),
+    (gated, "_BLOCK", 32), (gated, "_STORED", 16), (inlets, "RING", 32),
 )  # fmt: skip
 # Not hand-overs, and called by the tests themselves.
 SEEN = ("counters", "work", "nbytes", "metrics", "explain", "figures", "__init__", "__repr__")
@@ -205,7 +203,6 @@ SUBJECTS = (
     Subject("workers", partial(run_flow, "pim_parallel", "arrival", elastic=True), (QueueFlow, Crew), FLOW),
     Subject("low_latency_handshake", partial(run_flow, "low_latency_handshake", "arrival"), (ChainFlow,), FLOW),
     Subject("handshake", partial(run_flow, "handshake", "event_time"), (ChainFlow,), FLOW),
-    Subject("shares", partial(run_flow, "scalejoin", "arrival"), (ShareFlow, MatchGate), FLOW),
     Subject("gated", partial(run_flow, "scalejoin", "event_time"), (GateFlow, GateIntake, MatchGate, GateInlets), FLOW),
     Subject("runner", partial(run_flow, "low_latency_handshake", "event_time"), FLOW[:-1]),
     Subject("driven", partial(run_shell, "event_time", True), OUTPUT, SHELL),

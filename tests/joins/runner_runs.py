@@ -19,6 +19,7 @@ import pyarrow as pa
 
 import streamjoin as sj
 from streamjoin.joins.auto import AlgorithmRequest
+from streamjoin.joins.live.driven import DrivenRunner
 from streamjoin.joins.live.runner import Call, Delivery, Runner, Setup
 from streamjoin.joins.registry import KINDS
 from streamjoin.model.binding import bind
@@ -30,7 +31,7 @@ SCHEMA = pa.schema([(name, pa.int64()) for name in ("x", "y", "t", "id")])
 SYSTEMS: tuple[tuple[str, str | None], ...] = (
     ("low_latency_handshake", None), ("handshake", None), ("low_latency_handshake", "hashed"),
     ("low_latency_handshake", "pim_tree"), ("scalejoin", None), ("scalejoin", "pim_tree"),
-    ("pim_parallel", None),
+    ("scalejoin", "btree"), ("scalejoin", "hashed"), ("pim_parallel", None),
 )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def setup_of(spec: sj.JoinSpec, system: tuple[str, str | None], workers: int, op
 def runner_of(setup: Setup) -> Runner:
     build = KINDS[setup.request.algorithm].live
     assert build is not None
-    return build(setup)
+    return build(setup) or DrivenRunner(setup, (SCHEMA, SCHEMA))
 
 
 def table(events: list[oracle.Event]) -> pa.Table:

@@ -12,14 +12,17 @@ import pytest
 
 import streamjoin as sj
 from streamjoin.joins.engine.push_plan import PushPlan
+from streamjoin.joins.live.driven import DrivenRunner
+from streamjoin.joins.live.running import FlowRunner
 from streamjoin.model.errors import BackPressureError, StateError
-from streamjoin.scalejoin import inlets
+from streamjoin.scalejoin import inlets, lines
 from streamjoin.scalejoin import live_gate as gated
 from streamjoin.scalejoin.kernels.nodes import N_SOURCES
 from streamjoin.scalejoin.kernels.rings import feed
 from streamjoin.testing.clock import ManualClock
 from tests.deadlock import no_deadlock
 from tests.joins.gated_runs import SPEC, TYPES, check, intake_of, opened, rows_of
+from tests.seeds import FRESH, examples
 from tests.threads import YIELDS_FORCED, check_that_runs_hold
 
 
@@ -34,6 +37,43 @@ def test_a_collector_that_falls_behind_delivers_every_row_in_order(monkeypatch: 
     monkeypatch.setattr(gated, "_BLOCK", 64)
     with no_deadlock():
         check(runs=3, seed=2)
+
+
+def test_small_joins_of_every_kind_give_the_rows_of_push(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every condition, index and window, also of self-joins; arrays grow and shares move up within a run."""
+    monkeypatch.setattr(gated, "_LEAST_SHARE", 2)
+    monkeypatch.setattr(gated, "_LEAST_PAIRS", 2)
+    with no_deadlock():
+        check(examples(60), FRESH + 3, n=60)
+
+
+def test_text_that_no_batch_holds_is_encoded_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
+    with no_deadlock():
+        check(examples(20), FRESH + 4, n=60)
+
+
+@pytest.mark.parametrize(
+    ("on", "index", "fed"),
+    [
+        (sj.Equi("k") & sj.Band("x", "x", 2) & sj.Band("id", "id", 3), None, True),
+        (sj.Theta("l.x < r.x"), None, True),
+        (sj.Equi("z"), None, True),
+        (sj.Equi("k"), "hashed", True),
+        (sj.Equi("k") & sj.Theta("l.z like 'a%'"), "btree", True),
+        (sj.Theta("l.z < r.z"), None, False),
+    ],
+)
+@pytest.mark.parametrize("self_join", [False, True])
+def test_which_joins_their_sources_feed(on: Any, index: str | None, fed: bool, self_join: bool) -> None:
+    """The others, and all in arrival order, run behind the driver thread."""
+    known = {"left_schema": TYPES} if self_join else {"left_schema": TYPES, "right_schema": TYPES}
+    for order in ("event_time", "arrival"):
+        spec = sj.JoinSpec(on=on, window=sj.CountWindow(9), time="t", order=order, self_join=self_join)  # type: ignore[arg-type]
+        with sj.live(spec, "scalejoin", 2, index=index, **known) as join:
+            wanted = FlowRunner if fed and order == "event_time" else DrivenRunner
+            assert isinstance(join._runner, wanted)
+            join.stop()
 
 
 @pytest.mark.slow

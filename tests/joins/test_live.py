@@ -654,7 +654,8 @@ def test_threads_may_change_while_the_last_rows_are_read() -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "scalejoin", "low_latency_handshake"])
 def test_threads_of_other_live_joins_are_fixed_once_they_run(algorithm: str) -> None:
-    with sj.live(SPEC, algorithm) as join:
+    spec = TIMED if algorithm == "scalejoin" else SPEC
+    with sj.live(spec, algorithm) as join:
         join.set_workers(2)
         with pytest.raises(sj.SpecError, match="from 1 to"):
             join.set_workers(0)
@@ -716,7 +717,7 @@ def test_joins_with_threads_of_their_own_tell_latencies_by_stage_as_well(algorit
     assert latency["join"]["count"] == 400
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "scalejoin"])
+@pytest.mark.parametrize("algorithm", ["auto", "low_latency_handshake"])
 def test_a_live_join_says_what_it_is(algorithm: str) -> None:
     what = "Live inner on l.k = r.k, window 10 tuples, arrival"
     schema = pa.schema([("k", pa.int64())])
@@ -724,6 +725,6 @@ def test_a_live_join_says_what_it_is(algorithm: str) -> None:
         assert repr(join) == f"<{what}; no algorithm yet; 0 open sources>"
     with sj.live(sj.JoinSpec(on="k", window="10 rows"), algorithm, left_schema=schema, right_schema=schema) as join:
         held = "algorithm nested_loop; 0 left and 0 right rows in the windows"
-        assert repr(join) == f"<{what}; {held if algorithm == 'auto' else 'algorithm scalejoin; 0 open sources'}>"
+        assert repr(join) == f"<{what}; {held if algorithm == 'auto' else f'algorithm {algorithm}; 0 open sources'}>"
         join.stop()
         assert repr(join).endswith("; stopped>")

@@ -21,6 +21,7 @@ import operator
 import os
 import re
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar
 
 import llvmlite
@@ -31,7 +32,7 @@ from numba.core import cgutils, types
 from numba.extending import lower_builtin
 from numba.np import arrayobj
 
-__all__ = ["CHECKED", "YIELDING", "inlined", "is_compiled", "kernel"]
+__all__ = ["CHECKED", "YIELDING", "inlined", "is_compiled", "kernel", "specialized"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -98,6 +99,16 @@ def inlined(function: F) -> F:
     that are called from many places: every call is a copy to compile.
     """
     return _compiled(function, forceinline=True)
+
+
+def specialized(function: Callable[..., Any], name: str, decorate: Callable[[F], F], **names: Any) -> Any:
+    """A copy of a function in which some global names mean something else: one loop for several kinds of steps.
+
+    So it reads as a function of its module, and the compiler sees one straight kernel.
+    """
+    copy: Any = FunctionType(function.__code__, function.__globals__ | names, name)
+    copy.__qualname__, copy.__module__ = name, function.__module__
+    return decorate(copy)
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:

@@ -67,7 +67,7 @@ class AlgorithmKind:
     needs_interval: bool
     own_threads: bool
     options: frozenset[str]
-    live: Callable[[Setup], Runner] | None
+    live: Callable[[Setup], Runner | None] | None
     kernel: Callable[[AlgorithmChoice], Any] | None
 
 
@@ -101,7 +101,7 @@ def register_algorithm(
     needs_interval: bool = False,
     own_threads: bool = False,
     options: Iterable[str] = (),
-    live: Callable[[Setup], Runner] | None = None,
+    live: Callable[[Setup], Runner | None] | None = None,
     kernel: Callable[[AlgorithmChoice], Any] | None = None,
 ) -> None:
     """Make an algorithm one that `algorithm=` takes. `auto` does not choose it.
@@ -118,7 +118,7 @@ def register_algorithm(
         needs_interval: whether it only runs joins that look up intervals.
         own_threads: whether it has threads besides the join's workers.
         options: the names that `options=` may hold; the algorithm checks their values.
-        live: makes what runs a live inner join; without it the algorithm runs behind one driver thread.
+        live: makes what runs a live inner join; without it, or what it makes, one driver thread runs the algorithm.
         kernel: the kernel that takes longest to compile, of those that are run.
 
     Raises:

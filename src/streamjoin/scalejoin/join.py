@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.indexes.base import Index
 from streamjoin.jit.crew import stopped
 from streamjoin.joins.base import Chunk, Pairs, Refine, SidePart
 from streamjoin.joins.batch.nested_loop import NestedLoop, Pieces, ScanProbes, scan_all
@@ -56,8 +57,8 @@ class Shares(ABC):
     """All shares of one join; share k is used by thread k."""
 
     decides: frozenset[int]
-    scans: ClassVar[bool]
-    """Whether the shares are scanned; otherwise they have an index."""
+    index: str | None = None
+    """What the shares are looked up in; None if they are scanned."""
 
     def __init__(self, shares: Sequence[NestedLoop] | Sequence[Indexed]) -> None:
         self._shares = shares
@@ -74,10 +75,6 @@ class Shares(ABC):
     def deal(self, chunk: Chunk, begin: int, refine: Refine) -> Deal:
         """Assign the chunk's tuples from place `begin` on to shares."""
 
-    @abstractmethod
-    def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
-        """Look up the tuples from `begin` to `end` of an assigned chunk in share k, and store its own of them."""
-
     def dealt(self, chunk: Chunk, begin: int, end: int) -> None:
         """Record that the tuples from `begin` to `end` are assigned for good; the next deal follows them."""
         for side, part in enumerate((chunk.left, chunk.right)):
@@ -92,9 +89,9 @@ class Shares(ABC):
         for share in self._shares:
             share.forget(left_min, right_min)
 
-    def forget_in(self, k: int, left_min: int, right_min: int) -> None:
-        """`forget` for share k alone, while the others' threads work."""
-        self._shares[k].forget(left_min, right_min)
+    def indexes(self, k: int) -> tuple[Index, Index] | None:  # noqa: ARG002 - for indexes
+        """The indexes of both sides of share k."""
+        return None
 
     def counters(self) -> dict[str, int]:
         """The counters of all shares."""
@@ -122,8 +119,6 @@ def _valid_between(part: SidePart, begin: int, end: int) -> int:
 class ScanShares(Shares):
     """Nested-loop shares: for any condition."""
 
-    scans: ClassVar[bool] = True
-
     def __init__(self, bound: BoundSpec, n: int) -> None:
         self._bound = bound
         self._shares: list[NestedLoop]
@@ -137,26 +132,17 @@ class ScanShares(Shares):
         )
         return Deal(chunk, own=own, sides=self._shares[0].probes(chunk, refine))
 
-    def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
-        """Scan one share."""
-        return ordered_pieces(deal.chunk, self._scanned([k], deal, (begin, end), refine, _ALONE), _ALONE)
-
-    def take_all(self, deal: Deal, begin: int, end: int, refine: Refine, workers: Workers) -> Pieces:
-        """Scan all shares side by side."""
-        return self._scanned(range(self.n), deal, (begin, end), refine, workers)
-
-    def _scanned(
-        self, shares: Sequence[int], deal: Deal, between: tuple[int, int], refine: Refine, workers: Workers
-    ) -> Pieces:
+    def take(self, deal: Deal, begin: int, end: int, refine: Refine, workers: Workers) -> Pieces:
+        """Have all shares store their own of the tuples from `begin` to `end` of an assigned chunk, and scan them."""
         chunk, sides = deal.chunk, deal.sides
         if sides is None:
             raise AssertionError("scans need words")
-        ranges = [np.searchsorted(part.at, between) for part in (chunk.left, chunk.right)]
-        for k in shares:
+        ranges = [np.searchsorted(part.at, (begin, end)) for part in (chunk.left, chunk.right)]
+        for k, share in enumerate(self._shares):
             own = [places[k] for places in deal.own]
             left, right = (mine[slice(*np.searchsorted(mine, cut))] for mine, cut in zip(own, ranges, strict=True))
-            self._shares[k].store(chunk, sides, (left, right))
-        return scan_all([self._shares[k] for k in shares], chunk, sides, between, refine, workers)
+            share.store(chunk, sides, (left, right))
+        return scan_all(self._shares, chunk, sides, (begin, end), refine, workers)
 
     def deal_again(self, n: int) -> None:
         """Merge the tuples of all shares by position, and redistribute them round-robin."""
@@ -173,10 +159,9 @@ class ScanShares(Shares):
 class IndexShares(Shares):
     """Shares with an index of each side, or one for both roles of a self-join: for keys and bands."""
 
-    scans: ClassVar[bool] = False
-
     def __init__(self, bound: BoundSpec, n: int, index: str, settings: Mapping[str, float]) -> None:
-        self._bound, self._index, self._settings = bound, index, settings
+        self._bound, self._kind, self._settings = bound, index, settings
+        self.index = index
         self._mins = (0, 0)
         self._shares: list[Indexed]
         super().__init__(self._make(n))
@@ -185,7 +170,7 @@ class IndexShares(Shares):
         self.decides = bound.settled
 
     def _make(self, n: int) -> list[Indexed]:
-        return [Indexed(self._bound, self._index, self._settings, shares=n) for _ in range(n)]
+        return [Indexed(self._bound, self._kind, self._settings, shares=n) for _ in range(n)]
 
     def deal(self, chunk: Chunk, begin: int, refine: Refine) -> Deal:  # noqa: ARG002 - for scans
         """Prepare every share to look up all tuples and insert its own."""
@@ -198,9 +183,13 @@ class IndexShares(Shares):
         return Deal(chunk, own=(own_ops,), columns=tuple(columns))
 
     def take(self, k: int, deal: Deal, begin: int, end: int, refine: Refine) -> Pairs:
-        """Look up in one share's indexes."""
+        """Look up the tuples from `begin` to `end` of an assigned chunk in share k, and store its own of them."""
         pairs = self._shares[k].take(deal.chunk.upto, (deal.own[0][k], *deal.columns), refine, begin, end)
         return Pairs(pairs.probe.copy(), pairs.seq.copy())
+
+    def indexes(self, k: int) -> tuple[Index, Index] | None:
+        """The indexes of both sides of share k: one for both roles of a self-join that have the same words."""
+        return self._shares[k].indexes
 
     def deal_again(self, n: int) -> None:
         """Merge the entries of all shares by position, and load them round-robin into new indexes."""
@@ -283,13 +272,13 @@ class ScaleJoin:
                 first = begin + piece * _PIECE
                 last = min(first + _PIECE, chunk.n)
                 if isinstance(shares, ScanShares):
-                    matches.extend(shares.take_all(deal, first, last, refine, self._scanners))
-                else:
+                    matches.extend(shares.take(deal, first, last, refine, self._scanners))
+                elif isinstance(shares, IndexShares):
                     pairs = shares.take(k, deal, first, last, refine)
                     matches.append((pairs.probe, pairs.seq))
                 piece += 1
 
-        if (threads > 1 and not shares.scans) or stopped(crew.words):
+        if (threads > 1 and shares.index is not None) or stopped(crew.words):
             crew.run(step)
         else:
             self._alone(step)
@@ -337,10 +326,10 @@ class ScaleJoin:
         return self.shares.nbytes
 
 
-def _live(setup: Setup) -> Runner:
-    from streamjoin.scalejoin.live import run_shares
+def _live(setup: Setup) -> Runner | None:
+    from streamjoin.scalejoin.live_gate import run_gated
 
-    return run_shares(setup)
+    return run_gated(setup)
 
 
 register_algorithm(

@@ -17,10 +17,14 @@ from streamjoin.joins.engine.push_plan import PushInputs, PushPlan, fixed_widths
 from streamjoin.kernels.positions import TERMS, VALID
 from streamjoin.model.binding import BoundSpec
 from streamjoin.model.expression.evaluation import from_arrow
+from streamjoin.model.large_columns import CHUNK_BYTES
 from streamjoin.scalejoin.kernels.rings import line_words
 from streamjoin.windows.conditions import Condition
 from streamjoin.windows.encoding import SideEncoder, flat
 from streamjoin.windows.store import is_fixed
+
+# Beyond these, terms are tested on the pairs that were found.
+_MOST_FINDING = 2
 
 
 class EncodedTuples(NamedTuple):
@@ -39,39 +43,50 @@ class EncodedTuples(NamedTuple):
 class LineEncoder:
     """The encoding of one join, for all sources."""
 
-    def __init__(self, bound: BoundSpec, compiled: PushPlan | None, condition: Condition | None) -> None:
+    def __init__(
+        self, bound: BoundSpec, compiled: PushPlan | None, condition: Condition | None, *, indexed: bool
+    ) -> None:
         self._compiled, self._condition = compiled, condition
         self.roles = 2 if bound.spec.self_join else 1
         self._schemas = bound.left_schema, bound.right_schema
         self._encoders = SideEncoder(bound, "left"), SideEncoder(bound, "right")
-        self.terms = TERMS + 3 * np.arange(len(bound.terms))
-        """The row of a block at which each term begins."""
+        rows = [TERMS + 3 * term for term in range(len(bound.terms))]
+        self._has_index_word = False
+        # The words of an index find pairs, also without one: those of texts, for example, or of a text and a number.
+        if bound.settled:
+            rows.sort(key=lambda row: (row - TERMS) // 3 not in bound.settled)
+        elif indexed or any(term not in bound.terms for term in bound.index):
+            self._has_index_word = True
+            rows.insert(0, TERMS + 3 * len(rows) if compiled is None else compiled.index_row)
+        self.terms = np.array(rows, np.int64)
+        """The row of a block at which each term begins; those that find pairs come first."""
+        self.finding = min(1 if indexed else _MOST_FINDING, len(rows))
+        """How many find pairs."""
+        self.narrow = not (indexed or self._has_index_word) and all(
+            bound.terms[(row - TERMS) // 3].narrow for row in rows[: self.finding]
+        )
+        """Whether these have words of 32 bits."""
         self.columns = 0 if condition is None else max(map(len, condition.parts))
         self.words = line_words(self.roles, self.terms.size, self.columns)
         """The words of a line."""
         self._widths = fixed_widths(bound.left_schema), fixed_widths(bound.right_schema)
-        read = [set(self._encoders[side].columns) | self._conditions_of(side) for side in range(2)]
-        if self.roles == 2:
-            read = [read[0] | read[1]] * 2
+        # What the rings have no room for, and of that what the compiled encoding does not read.
+        self._carried = [[i for i, field in enumerate(schema) if not is_fixed(field.type)] for schema in self._schemas]
+        encoded = {*self._encoders[0].columns, *self._encoders[1].columns} if self.roles == 2 else set()
         self._unread = [
-            [i for i, field in enumerate(schema) if not is_fixed(field.type) and field.name not in names]
-            for schema, names in zip(self._schemas, read, strict=True)
+            [i for i in places if schema.field(i).name not in (encoded or encoder.columns)]
+            for places, schema, encoder in zip(self._carried, self._schemas, self._encoders, strict=True)
         ]
-
-    def _conditions_of(self, side: int) -> set[str]:
-        return set() if self._condition is None else {column.name for column in self._condition.columns(side)}
 
     def encode(self, side: int, rows: pa.Table) -> EncodedTuples:
         """Encode some tuples; from any thread."""
-        for place in self._unread[side]:
-            # Nobody looks at it here.
-            rows = rows.set_column(place, rows.schema.field(place).name, pa.nulls(rows.num_rows))
         conditions = self._rows(side, rows)
-        if self._compiled is not None:
-            block, columns = self._compiled.encode_side(side, rows)
+        read = _without(rows, self._unread[side])
+        if self._compiled is not None and read.nbytes <= CHUNK_BYTES:
+            block, columns = self._compiled.encode_side(side, read)
             return EncodedTuples(block.words, conditions, columns, block.owners)
+        batch = one_batch(_without(rows, self._carried[side]))
         inputs = PushInputs(self._widths, max(map(len, self._schemas)))
-        batch = one_batch(rows)
         inputs.read(None if side else batch, batch if side else None)
         return EncodedTuples(self._words(side, rows), conditions, inputs.columns, batch)
 
@@ -88,10 +103,19 @@ class LineEncoder:
     def _words(self, side: int, rows: pa.Table) -> I64:
         n = rows.num_rows
         words = np.empty((TERMS + 3 * self.terms.size, self.roles * n), np.int64)
+        rows_of_terms = sorted(self.terms.tolist())
         for role in range(self.roles):
             part = words[:, role * n : (role + 1) * n]
             encoded = self._encoders[side + role].encode(rows)
             part[VALID] = True if encoded.valid is None else encoded.valid
-            for row, term in zip(self.terms.tolist(), encoded.terms, strict=True):
+            terms = [*encoded.terms, *([encoded.index] if self._has_index_word and encoded.index else [])]
+            for row, term in zip(rows_of_terms, terms, strict=True):
                 part[row], part[row + 1], part[row + 2] = term.word, term.lo, term.hi
         return words
+
+
+def _without(rows: pa.Table, places: list[int]) -> pa.Table:
+    """The rows with nothing but NULL in some columns."""
+    for place in places:
+        rows = rows.set_column(place, rows.schema.field(place).name, pa.nulls(rows.num_rows))
+    return rows

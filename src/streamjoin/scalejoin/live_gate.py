@@ -5,8 +5,8 @@ its own thread (`inlets.py`), and each processing thread is one compiled loop (`
 collector is one more reader of the first gate: it copies the rows that the threads compare into the stores, in gate
 order, takes matches from the second gate and gathers their rows. The intake's thread only takes up what found no room.
 
-This way is for event-time order, and for conditions that find pairs by exact terms or by a program; `live.py` has the
-others. What neither decides of a condition the collector tests on the rows.
+This way is for event-time order, and for conditions that find pairs by words or by a program; the driver thread has the
+others (`joins/live/driven.py`). What neither decides of a condition the collector tests on the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.gate.decisions import Key
+from streamjoin.indexes.base import Index
+from streamjoin.indexes.registry import INDEXES
+from streamjoin.jit.machine import I64
+from streamjoin.joins.auto import choose
 from streamjoin.joins.engine.intake import SIDES
+from streamjoin.joins.engine.metrics import Counts
 from streamjoin.joins.live.flow import POLL, Flow, HeldPairs, TakenPairs
 from streamjoin.joins.live.inbox import fullness
 from streamjoin.joins.live.latency import Histogram
@@ -49,7 +54,9 @@ from streamjoin.scalejoin.kernels.rings import (
 from streamjoin.scalejoin.kernels.scan import (
     AT,
     COMPARED,
+    NEEDS_LEFT,
     NEEDS_PAIRS,
+    NEEDS_RIGHT,
     NEEDS_STORE,
     STATE_WORDS,
     UNDECIDED,
@@ -64,6 +71,7 @@ from streamjoin.scalejoin.kernels.scan import (
     make_share,
     make_tests,
     scan,
+    scan_by,
 )
 from streamjoin.scalejoin.lines import LineEncoder
 from streamjoin.windows.clock import NEVER
@@ -71,8 +79,6 @@ from streamjoin.windows.conditions import Condition
 from streamjoin.windows.interrupts import wait
 from streamjoin.windows.store import is_fixed
 
-# So many terms find pairs; the others are tested on these.
-_FINDING = 2
 _RESULT_RING = 1 << 13
 _BLOCK = 1 << 14
 _STORED = 1 << 12
@@ -81,6 +87,7 @@ _LEAST_SHARE, _LEAST_PAIRS = 1 << 12, 1 << 14
 # it looks for more, and leaves the interpreter to the sources.
 _NAP_US = 20_000
 _LEAST_ROUND = 0.0005
+_NO_INDEX = np.empty(0, np.int64)
 # Seconds after which the intake's thread looks for room again.
 _NEXT_TRY = 0.002
 
@@ -94,7 +101,13 @@ class _Scan:
     group: ScanGroup
     pairs: ScanPairs
     tests: ScanTests
+    indexes: tuple[Index, Index] | None
     state: Array
+
+    @property
+    def arenas(self) -> tuple[I64, I64]:
+        """Those of the indexes; they are others when an index has grown."""
+        return (_NO_INDEX, _NO_INDEX) if self.indexes is None else (self.indexes[0].mem, self.indexes[1].mem)
 
 
 class MatchGate:
@@ -152,23 +165,24 @@ class GateFlow(Flow):
         self._roles = lines.roles
         self._is_tested = bound.residual is None or condition is not None
         self._matches = MatchGate(self.threads, _RESULT_RING, _BLOCK, self_join=bound.spec.self_join)
-        terms = bound.terms[:_FINDING]
-        dtype = np.uint32 if terms and all(term.narrow for term in terms) else np.uint64
-        others = len(bound.terms) - len(terms)
+        self._shares = join.shares
+        self._scan = scan if join.shares.index is None else scan_by(join.shares.index, INDEXES[join.shares.index].task)
+        dtype = np.uint32 if lines.narrow else np.uint64
+        others = lines.terms.size - lines.finding
         # The tuple of a self-join that looks for matches is one of a window of tuples.
         sizes = [length_word(w.size) - int(bound.spec.self_join and w.kind == "count") for w in bound.windows]
         timed = [window.kind == "time" for window in bound.windows]
-        one_store = bound.has_equal_roles and condition is None and bound.windows[0] == bound.windows[1]
         self._scans = [
             _Scan(
                 ScanPlan(
-                    k, self.threads, lines.roles, one_store, len(bound.terms), len(terms), (sizes[0], sizes[1]),
-                    (timed[0], timed[1]),
+                    k, self.threads, lines.roles, bound.has_equal_roles, lines.terms.size, lines.finding,
+                    (sizes[0], sizes[1]), (timed[0], timed[1]),
                 ),
-                make_share(_LEAST_SHARE, dtype, len(terms), others, lines.columns),
-                make_group(dtype, others, lines.columns),
+                make_share(_LEAST_SHARE, dtype, lines.finding, others, lines.columns),
+                make_group(dtype, others, lines.columns, indexed=join.shares.index is not None),
                 make_pairs(_LEAST_PAIRS),
                 make_tests(None if condition is None else condition.programs),
+                join.shares.indexes(k),
                 np.zeros(STATE_WORDS, np.int64),
             )
             for k in range(self.threads)
@@ -188,14 +202,16 @@ class GateFlow(Flow):
         """Thread k."""
         own, inlets = self._scans[k], self.inlets
         while True:
-            code = scan(
-                inlets.mem, self._matches.gate.mem, inlets.bells, self.crew.words, inlets.sources, own.plan, own.share,
-                own.group, own.pairs, own.tests, own.state,
+            code = self._scan(
+                inlets.mem, self._matches.gate.mem, inlets.bells, self.crew.words, inlets.sources, own.arenas,
+                own.plan, own.share, own.group, own.pairs, own.tests, own.state,
             )  # fmt: skip
             if code == NEEDS_STORE:
                 own.share = grown(own.share)
             elif code == NEEDS_PAIRS:
                 own.pairs = make_pairs(2 * own.pairs.probe.shape[1])
+            elif own.indexes is not None and code in (NEEDS_LEFT, NEEDS_RIGHT):
+                own.indexes[code - NEEDS_LEFT].maintain()
             else:
                 return
 
@@ -236,8 +252,8 @@ class GateFlow(Flow):
         """Do nothing: each thread drops the tuples of its own share."""
 
     def counters(self) -> dict[str, int]:
-        """The pairs compared."""
-        return {"compared": sum(int(own.state[COMPARED]) for own in self._scans)}
+        """The pairs compared, and the steps of indexes."""
+        return {**self._shares.counters(), "compared": sum(int(own.state[COMPARED]) for own in self._scans)}
 
     def work(self) -> dict[str, dict[str, int]]:
         """The tuples that each thread has read, and what it has compared."""
@@ -250,7 +266,7 @@ class GateFlow(Flow):
     def nbytes(self) -> int:
         """Bytes held by all shares, the rings and the second gate."""
         arrays = sum(array.nbytes for own in self._scans for array in (*own.share, *own.group, *own.pairs, *own.tests))
-        return int(arrays) + self.inlets.nbytes + int(self._matches.gate.mem.nbytes)
+        return int(arrays) + self._shares.nbytes + self.inlets.nbytes + int(self._matches.gate.mem.nbytes)
 
 
 class GateIntake:
@@ -440,14 +456,25 @@ def _set_aside(run: Run, side: int, source: str, reason: str, rows: pa.Table) ->
         run.late.add(SIDES[side], source, reason, rows)
 
 
-def gated(setup: Setup, operator: LiveOperator, join: ScaleJoin) -> FlowRunner | None:
-    """The runner of a ScaleJoin whose sources feed the gate; None where tuples need the interpreter on their way."""
+def run_gated(setup: Setup) -> FlowRunner | None:
+    """The runner of a ScaleJoin whose sources feed the gate; None where the driver thread serves as well.
+
+    That is in arrival order, which a gate would not have to find; where only evaluation can find pairs; and where
+    columns have no flat values.
+    """
     bound, condition = setup.bound, Condition.of(setup.bound)
-    if bound.spec.order != "event_time" or not join.shares.scans or not (bound.terms or condition):
+    choice = choose(bound, setup.request)
+    schemas = [bound.left_schema] if bound.spec.self_join else [bound.left_schema, bound.right_schema]
+    if bound.spec.order != "event_time" or not all(schema.names and can_travel(schema) for schema in schemas):
         return None
-    if not all(schema.names and can_travel(schema) for schema in (bound.left_schema, bound.right_schema)):
+    if not (bound.index or bound.terms or condition):
         return None
-    run, lines = Run(operator, join.crew), LineEncoder(bound, operator.plan, condition)
+    operator = LiveOperator(bound, choice, setup.workers, Counts())
+    if not isinstance(operator.algorithm, ScaleJoin):
+        raise AssertionError(f"{choice.name} is not a ScaleJoin")
+    join = operator.algorithm
+    run = Run(operator, join.crew)
+    lines = LineEncoder(bound, operator.plan, condition, indexed=join.shares.index is not None)
     inlets = GateInlets(bound, lines, join.shares.n + 1, partial(_set_aside, run))
     flow = GateFlow(join, operator, lines, condition, inlets)
     return FlowRunner(setup, run, flow, GateIntake(run, setup, flow))

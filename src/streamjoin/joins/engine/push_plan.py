@@ -422,12 +422,12 @@ class PushPlan:
         ends = None if block.reach is None else block.reach.ends
         return Chunk(is_right, words[OWN_SEQ], words[UPTO], words[MIN_SEQ], parts[0], parts[1], ends=ends)
 
-    def gather(self, block: EncodedPush, probes: Array, seqs: Array) -> pa.Table:
-        """The result rows of pairs; a self-join's are put into the order of the result, in place."""
+    def gather(self, block: EncodedPush, probes: Array, seqs: Array, in_order: bool = False) -> pa.Table:
+        """The result rows of pairs; a self-join's are put into the order of the result, in place, if they are not."""
         n, (left, right) = probes.size, self._payload
         if not n:
             return self._no_rows
-        if self._self_join:
+        if self._self_join and not in_order:
             merge_roles(probes, seqs)
         form = self._form
         if form.nullable[0] is not left.nullable or form.nullable[1] is not right.nullable:

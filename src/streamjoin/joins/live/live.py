@@ -564,7 +564,7 @@ class Live:
         is_inner = self.spec.how == "inner" and self.spec.match is None
         kind = KINDS.get(self._request.algorithm)
         build = kind.live if is_inner and kind is not None else None
-        runner: Runner = DrivenRunner(setup, schemas) if build is None else build(setup)
+        runner: Runner = (None if build is None else build(setup)) or DrivenRunner(setup, schemas)
         self._broadcast.begin(bound.schema, None if bound.time is None else bound.time.type)
         try:
             self._threads.start(runner, self._broadcast, _reporter(self._broadcast, weakref.ref(self)))

@@ -246,12 +246,12 @@ class LiveOperator(Operator):
                     self.counts.expired += dropped if side == 0 or not self._self_join else 0
 
     def _gather(self, left: Array, right: Array) -> pa.Table:
-        if self.plan is None or not self._was_compiled or self._self_join:
+        if self.plan is None or not self._was_compiled:
             return self._rows_at(left, right)
         # Every pair as if its left tuple came later.
         words = np.zeros((max(OPS, OWN_SEQ) + 1, left.size), np.int64)
         words[OWN_SEQ] = left
-        return self.plan.gather(EncodedPush(words, left.size), np.arange(left.size), right)
+        return self.plan.gather(EncodedPush(words, left.size), np.arange(left.size), right, in_order=True)
 
     def _store_next(self, work: Work, most: int) -> Stored:
         """Store at most `most` of the next tuples."""

@@ -12,10 +12,9 @@ located together before the first is processed: their cache misses overlap inste
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
-from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.flags import inlined, kernel, specialized
 from streamjoin.jit.machine import I64, borrow, cycles
 from streamjoin.kernels.trees.entries import (
     BLOCK,
@@ -203,14 +202,6 @@ def fuse(kind: str, **functions: Callable[..., Any]) -> Callable[..., tuple[int,
 
     The loop is bound to the kind's functions through its globals, so that it reads as a function of this module.
     """
-    bound = globals() | functions
-
-    def bind(function: Any, name: str, decorate: Any) -> Any:
-        copy = FunctionType(function.__code__, bound, name)
-        copy.__qualname__ = name
-        copy.__module__ = __name__
-        return decorate(copy)
-
-    bound["step"] = bind(_step, f"step_{kind}", inlined)
-    task: Callable[..., tuple[int, int, int]] = bind(_task, f"task_{kind}", kernel)
+    step = specialized(_step, f"step_{kind}", inlined, **functions)
+    task: Callable[..., tuple[int, int, int]] = specialized(_task, f"task_{kind}", kernel, **functions, step=step)
     return task

@@ -6,27 +6,33 @@ that can match go round. Matches go to the second gate under the gate position o
 counted by each thread for itself; all see one sequence. Invariant: a pair of tuples in each other's window is compared
 once, by the thread that stored the earlier one.
 
-Up to two exact terms find pairs, or the residual's program where there is no term (`_scan_group`); what is left of the
-condition is tested on these pairs. A tuple of a self-join has two roles, left and right: each looks for matches among
-the tuples before it in the other role, and has a gate position of its own.
+Pairs are found by an index (`_look_up`), or by scanning for up to two terms or for the residual's program alone
+(`_scan_group`); what is left of the condition is tested on these pairs. A tuple of a self-join has two roles, left and
+right: each looks for matches among the tuples before it in the other role, and has a gate position of its own.
 
-`scan` returns to the interpreter only to grow an array, and at the end.
+`scan`, and what `scan_by` makes for a kind of index, return to the interpreter only to grow an array, to maintain an
+index, and at the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.crew import RUNNING, idle, stand, stopped
-from streamjoin.jit.flags import kernel
-from streamjoin.jit.machine import I64
-from streamjoin.jit.memory import load_64
+from streamjoin.jit.flags import inlined, kernel, specialized
+from streamjoin.jit.machine import I64, borrow
+from streamjoin.jit.memory import load_64, prefetch_at
 from streamjoin.kernels.batch.nested import nested_pairs
 from streamjoin.kernels.conditions import condition_pairs, registers_of, test_rows
 from streamjoin.kernels.times import before
+from streamjoin.kernels.trees.task import DONE as FOUND_ALL
+from streamjoin.kernels.trees.task import FULL, INSERTS, ON_RIGHT
+from streamjoin.kernels.trees.task import PROBES as PROBES_INDEX
 from streamjoin.scalejoin.kernels.gate import add, advance, peek, release
 from streamjoin.scalejoin.kernels.members import finish
 from streamjoin.scalejoin.kernels.nodes import BOUND_RANK, BOUND_TIME, EVER, reader_at
@@ -42,20 +48,37 @@ from streamjoin.scalejoin.kernels.rings import (
     ring,
 )
 
+
+def _unbound(*arguments: Any) -> Any:
+    raise NotImplementedError("only the loops that `specialized` has bound can run")
+
+
+# Stand-ins, which it replaces.
+find: Callable[..., int] = _unbound
+task: Callable[..., tuple[int, int, int]] = _unbound
+
 GROUP = 256
 """Tuples taken at a time, at the most: a block of the window in the cache should meet many of them."""
 
-DONE, STOPPED, NEEDS_STORE, NEEDS_PAIRS = 0, 1, 2, 3
+DONE, STOPPED, NEEDS_STORE, NEEDS_PAIRS, NEEDS_LEFT, NEEDS_RIGHT = range(6)
 READS, ADDS = 1, 2
 PLACES = {READS: "waits for a ready tuple", ADDS: "waits for room in the second gate"}
 
 # A thread's state: the gate position of its group, how many tuples that has and how many are done, each side's next
-# position, turn, number of probes and next probe, the comparisons in all, and how often the residual's program could
-# not decide.
-AT, TAKEN, SCANNED, COUNTS, TURNS, PROBES, NEXT_PROBE, COMPARED, UNDECIDED = 0, 1, 2, 3, 5, 7, 9, 11, 12
-STATE_WORDS = 13
+# position, turn, number of probes and next probe, the comparisons in all, how often the residual's program could not
+# decide, and whether both roles of all tuples of the group find the same.
+AT, TAKEN, SCANNED, COUNTS, TURNS, PROBES, NEXT_PROBE, COMPARED, UNDECIDED, ALIKE = 0, 1, 2, 3, 5, 7, 9, 11, 12, 13
+STATE_WORDS = 14
+
+# What `ends` has of a side: the first place that is live for the other side, the place behind the last, and the number
+# of tuples that were stored before those at the places; in an index a tuple has its number.
+BEGIN, END, BASE = range(3)
+# A group's columns for an index: see `indexes.base.push_task`.
+OPS, WORD, LO, HI, NUMBER, LEAST, OWN_LEAST = range(7)
 
 _NAP_US = 10_000
+# Lines are fetched this many tuples ahead.
+_AHEAD = 8
 _INT32 = 1 << 31
 
 
@@ -68,7 +91,7 @@ class ScanPlan(NamedTuple):
     roles: int
     """Of a tuple: 2 in a self-join."""
     one_store: bool
-    """Whether both roles look among the tuples that are stored in the right one."""
+    """Whether tuples are stored once for both roles, in the right one."""
     terms: int
     finding: int
     """How many of the terms, the first ones, find pairs; the others are tested on these."""
@@ -78,7 +101,7 @@ class ScanPlan(NamedTuple):
 
 
 class ScanShare(NamedTuple):
-    """What one thread stores: for each side its columns, from the first to the last of `ends`."""
+    """What one thread stores: each side's columns, and in `ends` what is live of them."""
 
     first: Array
     """The words of the first term that finds pairs, and of the second."""
@@ -110,6 +133,8 @@ class ScanGroup(NamedTuple):
     others: Array
     """The ends of the intervals of the other terms, low ones first."""
     rows: Array
+    tasks: Array
+    """The group as columns for an index, without places if there is none."""
 
 
 class ScanPairs(NamedTuple):
@@ -135,24 +160,20 @@ def make_share(capacity: int, dtype: Any, finding: int, others: int, columns: in
     first, second = (np.zeros((2, capacity if k < finding else 0), dtype) for k in range(2))
     seqs, times = (np.zeros((2, capacity), np.int64) for _ in range(2))
     words, rows = (np.zeros((2, capacity, width), np.int64) for width in (others, columns))
-    return ScanShare(first, second, seqs, times, words, rows, np.zeros((2, 2), np.int64))
+    return ScanShare(first, second, seqs, times, words, rows, np.zeros((2, 3), np.int64))
 
 
 def grown(share: ScanShare) -> ScanShare:
     """The share with twice the room."""
-    room, finding = share.seqs.shape[1], sum(words.shape[1] > 0 for words in share[:2])
-    widths = share.others.shape[2], share.rows.shape[2]
-    larger = make_share(2 * room, share.first.dtype.type, finding, *widths)
-    for side in range(2):
-        begin, end = share.ends[side]
-        for old, new in zip(share[:-1], larger[:-1], strict=True):
-            if old.shape[1]:
-                new[side, : end - begin] = old[side, begin:end]
-        larger.ends[side, 1] = end - begin
-    return larger
+    larger = []
+    for column in share[:-1]:
+        larger.append(np.zeros((2, 2 * column.shape[1], *column.shape[2:]), column.dtype))
+        larger[-1][:, : column.shape[1]] = column
+    first, second, seqs, times, others, rows = larger
+    return ScanShare(first, second, seqs, times, others, rows, share.ends)
 
 
-def make_group(dtype: Any, others: int, columns: int) -> ScanGroup:
+def make_group(dtype: Any, others: int, columns: int, *, indexed: bool) -> ScanGroup:
     """Room for one group."""
 
     def column(kind: Any, *shape: int) -> Array:
@@ -163,7 +184,7 @@ def make_group(dtype: Any, others: int, columns: int) -> ScanGroup:
         probe=column(np.int64, GROUP), number=column(np.int64, 2, GROUP), lo=column(dtype, 2, GROUP),
         span=column(dtype, 2, GROUP), lo2=column(dtype, 2, GROUP), span2=column(dtype, 2, GROUP),
         begin=column(np.int64, 2, GROUP), end=column(np.int64, 2, GROUP), others=column(np.int64, 2, GROUP, 2, others),
-        rows=column(np.int64, 2, GROUP, columns),
+        rows=column(np.int64, 2, GROUP, columns), tasks=column(np.int64, 7, 2 * GROUP * indexed),
     )  # fmt: skip
 
 
@@ -181,6 +202,32 @@ def make_tests(programs: tuple[I64, I64] | None) -> ScanTests:
     return ScanTests(*programs, *map(registers_of, programs))
 
 
+# Counting references costs two atomic instructions for each array and call: as much as the rest of a tuple. Functions
+# that are inlined here see that there is nothing to count.
+
+
+@inlined
+def _share_alone(share: ScanShare) -> ScanShare:
+    return ScanShare(
+        borrow(share.first), borrow(share.second), borrow(share.seqs), borrow(share.times), borrow(share.others),
+        borrow(share.rows), borrow(share.ends),
+    )  # fmt: skip
+
+
+@inlined
+def _group_alone(group: ScanGroup) -> ScanGroup:
+    return ScanGroup(
+        borrow(group.slots), borrow(group.places), borrow(group.times), borrow(group.probe), borrow(group.number),
+        borrow(group.lo), borrow(group.span), borrow(group.lo2), borrow(group.span2), borrow(group.begin),
+        borrow(group.end), borrow(group.others), borrow(group.rows), borrow(group.tasks),
+    )  # fmt: skip
+
+
+@inlined
+def _pairs_alone(pairs: ScanPairs) -> ScanPairs:
+    return ScanPairs(borrow(pairs.probe), borrow(pairs.place), borrow(pairs.later), borrow(pairs.seqs))
+
+
 @kernel
 def _move_up(column: Array, side: int, begin: int, end: int) -> None:
     """Move stored tuples to the front, where nothing of them lies."""
@@ -188,11 +235,18 @@ def _move_up(column: Array, side: int, begin: int, end: int) -> None:
         column[side, : end - begin] = column[side, begin:end]
 
 
+@inlined
+def _least(share: ScanShare, plan: ScanPlan, side: int) -> int:
+    """The first place of those stored on a side that is live."""
+    own: int = share.ends[side, BEGIN]
+    return min(own, share.ends[1 - side, BEGIN]) if plan.one_store else own
+
+
 @kernel
-def _has_room(share: ScanShare) -> bool:
+def _has_room(share: ScanShare, plan: ScanPlan) -> bool:
     """Whether both sides can take a whole group; live tuples are moved to the front first."""
-    for side in range(2):
-        begin, end = share.ends[side, 0], share.ends[side, 1]
+    for side in range(1 if plan.one_store else 0, 2):
+        begin, end = _least(share, plan, side), share.ends[side, END]
         if end + GROUP <= share.seqs.shape[1]:
             continue
         if 2 * (end - begin) + GROUP > share.seqs.shape[1]:
@@ -203,7 +257,12 @@ def _has_room(share: ScanShare) -> bool:
         _move_up(share.times, side, begin, end)
         _move_up(share.others, side, begin, end)
         _move_up(share.rows, side, begin, end)
-        share.ends[side, 0], share.ends[side, 1] = 0, end - begin
+        if plan.one_store:
+            _move_up(share.rows, 0, begin, end)
+            share.ends[0, BEGIN] -= begin
+        share.ends[side, BEGIN] -= begin
+        share.ends[side, END] -= begin
+        share.ends[side, BASE] += begin
     return True
 
 
@@ -215,17 +274,17 @@ def _unsigned(value: int, narrow: bool) -> Any:
     return np.uint64(value) ^ np.uint64(1 << 63)
 
 
-@kernel
+@inlined
 def _stored(plan: ScanPlan, side: int) -> int:
     """Where what a probe of a side looks among is stored."""
     return 1 if plan.one_store else 1 - side
 
 
-@kernel
+@inlined
 def _expire(share: ScanShare, plan: ScanPlan, side: int, upto: int, time: int) -> None:
     """Drop the tuples that are outside the window of a probe of one side."""
     other, stored = 1 - side, _stored(plan, side)
-    begin, end = share.ends[stored, 0], share.ends[stored, 1]
+    begin, end = share.ends[other, BEGIN], share.ends[stored, END]
     if plan.timed[other]:
         least = before(time, plan.sizes[other])
         while begin < end and share.times[stored, begin] < least:
@@ -233,21 +292,30 @@ def _expire(share: ScanShare, plan: ScanPlan, side: int, upto: int, time: int) -
     else:
         while begin < end and share.seqs[stored, begin] < upto - plan.sizes[other]:
             begin += 1
-    share.ends[stored, 0] = begin
+    share.ends[other, BEGIN] = begin
 
 
-@kernel
-def _look(part: int, group: ScanGroup, share: ScanShare, plan: ScanPlan, state: I64, i: int, side: int) -> None:
+@inlined
+def _look(
+    part: int, group: ScanGroup, share: ScanShare, plan: ScanPlan, state: I64, i: int, role: int, side: int
+) -> None:
     """Record what the tuple of a line's part is compared with."""
     unsigned = share.first.dtype.type
     narrow = share.first.itemsize == 4
     stored = _stored(plan, side)
     _expire(share, plan, side, state[COUNTS + 1 - side], group.times[i])
+    begin, end = share.ends[1 - side, BEGIN], share.ends[stored, END]
     k = state[PROBES + side]
     state[PROBES + side] = k + 1
     group.probe[i], group.number[side, k] = k, i
     matches = load_64(part + 8 * IS_VALID) != 0
     at = part + 8 * WORDS
+    if group.tasks.shape[1] > 0:
+        task = i * plan.roles + role
+        group.tasks[OPS, task] = (ON_RIGHT if side == 1 else 0) | (PROBES_INDEX if matches else 0)
+        for row in range(3):
+            group.tasks[WORD + row, task] = load_64(at + 8 * row)
+        group.tasks[LEAST, task] = share.ends[stored, BASE] + begin
     for term in range(plan.terms):
         lo, hi = load_64(at + 8), load_64(at + 16)
         at += 24
@@ -263,26 +331,37 @@ def _look(part: int, group: ScanGroup, share: ScanShare, plan: ScanPlan, state: 
             group.lo2[side, k], group.span2[side, k] = unsigned(_unsigned(lo, narrow)), span
     for column in range(share.rows.shape[2]):
         group.rows[side, k, column] = load_64(at + 8 * column)
-    group.begin[side, k] = share.ends[stored, 0]
-    group.end[side, k] = share.ends[stored, 1] if matches else share.ends[stored, 0]
-    state[COMPARED] += group.end[side, k] - group.begin[side, k]
+    group.begin[side, k] = begin
+    group.end[side, k] = end if matches else begin
+    if group.tasks.shape[1] == 0:
+        state[COMPARED] += group.end[side, k] - begin
 
 
-@kernel
-def _store(part: int, share: ScanShare, plan: ScanPlan, state: I64, time: int, side: int) -> None:
+@inlined
+def _store(
+    part: int, group: ScanGroup, share: ScanShare, plan: ScanPlan, state: I64, i: int, role: int, side: int
+) -> None:
     """Count the tuple of a line's part, and store it if that is for this thread."""
     unsigned = share.first.dtype.type
     narrow = share.first.itemsize == 4
+    task = i * plan.roles + role
     seq = state[COUNTS + side]
     state[COUNTS + side] = seq + 1
+    if group.tasks.shape[1] > 0:
+        own = 1 if plan.one_store else side
+        group.tasks[OWN_LEAST, task] = share.ends[own, BASE] + _least(share, plan, own)
     if load_64(part + 8 * IS_VALID) == 0:
         return
     turn = state[TURNS + side]
-    state[TURNS + side] = (turn + 1) % plan.threads
-    if turn != plan.me or (plan.one_store and side == 0):
+    state[TURNS + side] = turn + 1 if turn + 1 < plan.threads else 0
+    if turn != plan.me:
         return
-    end = share.ends[side, 1]
     at = part + 8 * WORDS
+    end = share.ends[1 if plan.one_store else side, END]
+    for column in range(share.rows.shape[2]):
+        share.rows[side, end, column] = load_64(at + 24 * plan.terms + 8 * column)
+    if plan.one_store and side == 0:
+        return
     for term in range(plan.terms):
         word = load_64(at)
         at += 24
@@ -292,25 +371,40 @@ def _store(part: int, share: ScanShare, plan: ScanPlan, state: I64, time: int, s
             share.first[side, end] = unsigned(_unsigned(word, narrow))
         else:
             share.second[side, end] = unsigned(_unsigned(word, narrow))
-    for column in range(share.rows.shape[2]):
-        share.rows[side, end, column] = load_64(at + 8 * column)
-    share.seqs[side, end], share.times[side, end] = seq, time
-    share.ends[side, 1] = end + 1
+    share.seqs[side, end], share.times[side, end] = seq, group.times[i]
+    share.ends[side, END] = end + 1
+    if group.tasks.shape[1] > 0:
+        group.tasks[OPS, task] |= INSERTS
+        group.tasks[NUMBER, task] = share.ends[side, BASE] + end
+
+
+@inlined
+def _finds_alike(group: ScanGroup, k: int, finding: int) -> bool:
+    """Whether the same is found for both roles of a tuple of a self-join that is stored once."""
+    first = group.lo[0, k] == group.lo[1, k] and group.span[0, k] == group.span[1, k]
+    second = finding < 2 or (group.lo2[0, k] == group.lo2[1, k] and group.span2[0, k] == group.span2[1, k])
+    return first and second and group.begin[0, k] == group.begin[1, k] and group.end[0, k] == group.end[1, k]
 
 
 @kernel
 def _take(sources: Array, group: ScanGroup, share: ScanShare, plan: ScanPlan, state: I64, n: int) -> None:
     """Expire, record what each tuple is compared with, and store this thread's own."""
+    sources, share, group, state = borrow(sources), _share_alone(share), _group_alone(group), borrow(state)
     width = 8 * (WORDS + 3 * plan.terms + share.rows.shape[2])
     state[PROBES], state[PROBES + 1] = 0, 0
+    state[ALIKE] = plan.one_store and plan.finding > 0
     for i in range(n):
+        ahead = min(i + _AHEAD, n - 1)
+        prefetch_at(sources[group.slots[ahead], LINES] + group.places[ahead] * sources[group.slots[ahead], LINE])
         slot = group.slots[i]
         side = sources[slot, SIDE]
         part = sources[slot, LINES] + group.places[i] * sources[slot, LINE] + 8 * PARTS
         for role in range(plan.roles):
-            _look(part + role * width, group, share, plan, state, i, side + role)
+            _look(part + role * width, group, share, plan, state, i, role, side + role)
+        if state[ALIKE] != 0:
+            state[ALIKE] = _finds_alike(group, i, plan.finding)
         for role in range(plan.roles):
-            _store(part + role * width, share, plan, state, group.times[i], side + role)
+            _store(part + role * width, group, share, plan, state, i, role, side + role)
     state[TAKEN], state[SCANNED] = n, 0
     state[NEXT_PROBE], state[NEXT_PROBE + 1] = 0, 0
 
@@ -328,7 +422,7 @@ def _scan_side(
         if side == 1:
             program, registers = tests.right, tests.right_registers
         return condition_pairs(
-            program, group.rows[side], share.rows[stored], registers, ranges, begin, end,
+            program, group.rows[side], share.rows[1 - side], registers, ranges, begin, end,
             state[UNDECIDED:], pairs.probe[side], pairs.place[side],
         )  # fmt: skip
     return nested_pairs(
@@ -348,6 +442,7 @@ def _before(group: ScanGroup, side: int, begin: int, end: int, number: int) -> i
 @kernel
 def _merge(group: ScanGroup, pairs: ScanPairs, counts: tuple[int, int]) -> int:
     """Put both sides' matches into gate order, as (tuple of the group, doubled, plus the side; place); how many."""
+    group, pairs = _group_alone(group), _pairs_alone(pairs)
     i, j, n = 0, 0, 0
     while i < counts[0] or j < counts[1]:
         side = 0
@@ -386,6 +481,7 @@ def _test(
     has_program = plan.finding > 0 and tests.left.shape[0] > 0
     if plan.terms == plan.finding and not has_program:
         return n
+    share, group, pairs = _share_alone(share), _group_alone(group), _pairs_alone(pairs)
     kept, begin = 0, 0
     while begin < n:
         key = pairs.later[begin]
@@ -400,7 +496,7 @@ def _test(
             program, registers = tests.left, tests.left_registers
             if side == 1:
                 program, registers = tests.right, tests.right_registers
-            m, decided = test_rows(program, group.rows[side, k], share.rows[stored], registers, places, m)
+            m, decided = test_rows(program, group.rows[side, k], share.rows[1 - side], registers, places, m)
             state[UNDECIDED] += not decided
         for i in range(m):
             pairs.later[kept], pairs.seqs[kept] = key, places[i]
@@ -412,6 +508,7 @@ def _test(
 @kernel
 def _place(share: ScanShare, pairs: ScanPairs, plan: ScanPlan, state: I64, n: int) -> None:
     """Give matches the gate position of the later and the position of the earlier tuple."""
+    share, pairs = _share_alone(share), _pairs_alone(pairs)
     for i in range(n):
         key = pairs.later[i]
         number = state[AT] + (key >> 1)
@@ -421,26 +518,58 @@ def _place(share: ScanShare, pairs: ScanPairs, plan: ScanPlan, state: I64, n: in
 
 @kernel
 def _scan_group(
-    share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: ScanPlan, tests: ScanTests, state: I64
-) -> int:
-    """Find the matches of the next tuples that there is room for; returns how many, or -1 if not even one's fit."""
+    _: tuple[I64, I64], share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: ScanPlan, tests: ScanTests,
+    state: I64,
+) -> int:  # fmt: skip
+    """Find the matches of the next tuples that there is room for; returns how many, or less than 0: what is needed."""
     until = state[TAKEN]
     left, right = state[NEXT_PROBE], state[NEXT_PROBE + 1]
     left_end, n_left = _scan_side(share, group, pairs, plan, tests, state, 0, left, state[PROBES])
     if left_end < state[PROBES]:
         until = group.number[0, left_end]
-    right_end, n_right = _scan_side(
-        share, group, pairs, plan, tests, state, 1, right, _before(group, 1, right, state[PROBES + 1], until)
-    )
+    if state[ALIKE] != 0:
+        right_end, n_right = left_end, n_left
+        pairs.probe[1, :n_right] = pairs.probe[0, :n_left]
+        pairs.place[1, :n_right] = pairs.place[0, :n_left]
+    else:
+        right_end, n_right = _scan_side(
+            share, group, pairs, plan, tests, state, 1, right, _before(group, 1, right, state[PROBES + 1], until)
+        )
     if right_end < state[PROBES + 1] and group.number[1, right_end] < until:
         until = group.number[1, right_end]
         left_end = _before(group, 0, left, left_end, until)
         while n_left > 0 and pairs.probe[0, n_left - 1] >= left_end:
             n_left -= 1
     if until == state[SCANNED]:
-        return -1
+        return -NEEDS_PAIRS
     state[NEXT_PROBE], state[NEXT_PROBE + 1], state[SCANNED] = left_end, right_end, until
     return _merge(group, pairs, (n_left, n_right))
+
+
+def _look_up(
+    indexes: tuple[I64, I64], share: ScanShare, group: ScanGroup, pairs: ScanPairs, plan: ScanPlan, _: ScanTests,
+    state: I64,
+) -> int:  # fmt: skip
+    """`_scan_group` by an index of each side, or one for both roles."""
+    share, group, pairs = _share_alone(share), _group_alone(group), _pairs_alone(pairs)
+    tasks = group.tasks
+    code, reached, n = task(
+        *indexes, tasks[OPS], tasks[WORD], tasks[LO], tasks[HI], tasks[NUMBER], tasks[LEAST],
+        tasks[OWN_LEAST], pairs.later, pairs.seqs, state[NEXT_PROBE], plan.roles * state[TAKEN],
+    )  # fmt: skip
+    state[NEXT_PROBE], state[SCANNED] = reached, reached // plan.roles
+    if n == 0 and code != FOUND_ALL:
+        return -(NEEDS_PAIRS + code - FULL)
+    state[COMPARED] += n
+    kept = 0
+    for i in range(n):
+        at = pairs.later[i]
+        number, side = at // plan.roles, tasks[OPS, at] & ON_RIGHT
+        place = pairs.seqs[i] - share.ends[_stored(plan, side), BASE]
+        # As a right one, a tuple of a self-join finds itself where its left role has an index of its own.
+        pairs.later[kept], pairs.seqs[kept] = number << 1 | side, place
+        kept += place < group.end[side, group.probe[number]]
+    return kept
 
 
 @kernel
@@ -462,17 +591,18 @@ def _emit(results: I64, bells: I64, crew: I64, me: int, pairs: ScanPairs, n: int
     return True
 
 
-@kernel
-def scan(
-    mem: I64, results: I64, bells: I64, crew: I64, sources: Array, plan: ScanPlan, share: ScanShare, group: ScanGroup,
-    pairs: ScanPairs, tests: ScanTests, state: I64,
+def _scan(
+    mem: I64, results: I64, bells: I64, crew: I64, sources: Array, indexes: tuple[I64, I64], plan: ScanPlan,
+    share: ScanShare, group: ScanGroup, pairs: ScanPairs, tests: ScanTests, state: I64,
 ) -> int:  # fmt: skip
-    """A processing thread, until everything is read, or an array is too small: then it is called again."""
+    """A processing thread, until everything is read, or something is needed: then it is called again."""
+    share, group = _share_alone(share), _group_alone(group)
+    pairs = _pairs_alone(pairs)
     me = plan.me
     tries = 0
     while not stopped(crew):
         if state[SCANNED] == state[TAKEN]:
-            if not _has_room(share):
+            if not _has_room(share, plan):
                 return NEEDS_STORE
             n, head = peek(mem, me, group.slots, group.places, group.times, 0, GROUP)
             if n == 0:
@@ -489,9 +619,9 @@ def scan(
             stand(crew, me, RUNNING)
             _take(sources, group, share, plan, state, n)
             release(mem, me, head)
-        n = _scan_group(share, group, pairs, plan, tests, state)
+        n = find(indexes, share, group, pairs, plan, tests, state)
         if n < 0:
-            return NEEDS_PAIRS
+            return -n
         n = _test(share, group, pairs, plan, tests, state, n)
         _place(share, pairs, plan, state, n)
         if not _emit(results, bells, crew, me, pairs, n):
@@ -502,3 +632,13 @@ def scan(
             state[TAKEN], state[SCANNED] = 0, 0
         ring(bells, COLLECTORS_BELL)
     return STOPPED
+
+
+scan = specialized(_scan, "scan", kernel, find=_scan_group)
+
+
+@cache
+def scan_by(kind: str, task: Callable[..., tuple[int, int, int]]) -> Any:
+    """`scan` with indexes of a kind, whose fused kernel is `task`."""
+    look_up = specialized(_look_up, f"look_up_{kind}", kernel, task=task)
+    return specialized(_scan, f"scan_{kind}", kernel, find=look_up)
