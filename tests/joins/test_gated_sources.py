@@ -53,6 +53,28 @@ def test_text_that_no_batch_holds_is_encoded_column_by_column(monkeypatch: pytes
         check(examples(20), FRESH + 4, n=60)
 
 
+@pytest.mark.parametrize("window", [sj.CountWindow(100), sj.TimeWindow(100)])
+@pytest.mark.parametrize("index", [None, "btree"])
+def test_a_side_alone_keeps_no_more_than_its_window(window: sj.CountWindow | sj.TimeWindow, index: str | None) -> None:
+    spec = sj.JoinSpec(on=sj.Equi("k"), window=window, time="t", order="event_time")
+    with no_deadlock(), opened(spec, index=index, queue_rows=1 << 12) as join:
+        flow = intake_of(join)._flow
+        reader = join.consumer()
+        left, right = join.source("left"), join.source("right")
+        left.push(rows_of([0]))
+        left.finish()
+        sizes = []
+        for begin in range(0, 40_000, 2_000):
+            right.push(rows_of(range(begin, begin + 2_000)))
+            right.advance(begin + 2_000)
+            while (reader.time or 0) < begin + 1_999:
+                next(reader.batches())
+            shares = sum(column.nbytes for own in flow._scans for column in own.share)
+            sizes.append(shares + flow._shares.nbytes)
+        join.stop()
+    assert max(sizes) <= 1.5 * sizes[1]
+
+
 @pytest.mark.parametrize(
     ("on", "index", "fed"),
     [

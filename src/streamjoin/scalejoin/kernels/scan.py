@@ -383,7 +383,8 @@ def _finds_alike(group: ScanGroup, k: int, finding: int) -> bool:
     """Whether the same is found for both roles of a tuple of a self-join that is stored once."""
     first = group.lo[0, k] == group.lo[1, k] and group.span[0, k] == group.span[1, k]
     second = finding < 2 or (group.lo2[0, k] == group.lo2[1, k] and group.span2[0, k] == group.span2[1, k])
-    return first and second and group.begin[0, k] == group.begin[1, k] and group.end[0, k] == group.end[1, k]
+    window: bool = group.begin[0, k] == group.begin[1, k] and group.end[0, k] == group.end[1, k]
+    return first and second and window
 
 
 @kernel
@@ -405,6 +406,9 @@ def _take(sources: Array, group: ScanGroup, share: ScanShare, plan: ScanPlan, st
             state[ALIKE] = _finds_alike(group, i, plan.finding)
         for role in range(plan.roles):
             _store(part + role * width, group, share, plan, state, i, role, side + role)
+        if plan.roles == 1:
+            # The other side may have no more tuples for long: what none that comes now could match goes.
+            _expire(share, plan, 1 - side, state[COUNTS + side], group.times[i])
     state[TAKEN], state[SCANNED] = n, 0
     state[NEXT_PROBE], state[NEXT_PROBE + 1] = 0, 0
 
