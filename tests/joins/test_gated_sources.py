@@ -346,7 +346,7 @@ def test_rows_of_any_width_travel_by_number(type_: pa.DataType) -> None:
     with no_deadlock(), sj.live(spec, "scalejoin", 3, left_schema=types, right_schema=types) as join:
         intake_of(join)
         for begin, end in ((0, n), (n, n + 3), (n + 3, n + 500)):
-            sources = join.source("left", f"from {begin}"), join.source("right")
+            sources = join.source("left", f"from {begin}"), join.source("right", f"from {begin}")
             for source in sources:
                 source.push(rows(begin, end))
                 source.finish()
