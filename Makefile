@@ -13,8 +13,9 @@ RUN := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 JARS := $(VENV)/.jars
 KERNELS := $(VENV)/.kernels
+COLLECTED := $(VENV)/.collected
 # What the whole suite needs, made side by side: one waits for the network while another computes.
-READY := $(JARS) $(KERNELS) classes chromium prometheus
+READY := $(JARS) $(KERNELS) $(COLLECTED) classes chromium prometheus
 PYTHON ?= python3
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -93,6 +94,11 @@ prometheus: $(STAMP)
 $(KERNELS): $(STAMP)
 	@echo "compiling kernels (once; under a minute) ..."
 	@$(PY) -m streamjoin warmup
+	@touch $@
+
+# Each process of the suite reads all tests, and all begin at once: one reads them before and leaves them compiled.
+$(COLLECTED): $(STAMP)
+	@$(PY) -m pytest --collect-only --quiet > /dev/null 2>&1 || true
 	@touch $@
 
 # An archive of Spark's classes: with it a JVM starts in half the time, and the tests start dozens.

@@ -130,6 +130,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: places.get(item.path, 100))
 
 
+def pytest_collection_finish() -> None:
+    """What is there now stays: the collections of garbage that follow need not walk through all modules and tests."""
+    gc.collect()
+    gc.freeze()
+
+
 # The threads of an ad-hoc engine and of a live join that run until it is stopped.
 LOOPS = ("adhoc batches", "adhoc start", "streamjoin-live", "streamjoin-driver")
 

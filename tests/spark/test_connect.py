@@ -53,6 +53,19 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             server.stop()
 
 
+def _started(writer: Any, checkpoint: str) -> Any:
+    """The query, started; Spark gives the process of its function ten seconds, which a busy machine may not have."""
+    from pyspark.errors import PySparkException
+
+    for attempt in range(10):
+        try:
+            return writer.start(checkpointLocation=checkpoint)
+        except PySparkException as error:
+            if "failed to connect back" not in str(error) or attempt == 9:
+                raise
+    raise AssertionError
+
+
 def _files(spark: Any, directory: Path, batches: int = 2) -> tuple[Any, Any]:
     write_files(directory, tables(BAND, *stream(BAND, seed=6, n=60), batches))
     return streams(spark, directory, BAND.left, BAND.right)
@@ -171,7 +184,7 @@ def test_a_table_gets_rows_of_other_queries_than_joins(connect: SparkSession, tm
     def run(frame: Any, name: str) -> None:
         checkpoint = str(tmp_path / name)
         writer = frame.writeStream.foreachBatch(table_writer(lake.sink(name), checkpoint)).trigger(availableNow=True)
-        writer.start(checkpointLocation=checkpoint).awaitTermination()
+        _started(writer, checkpoint).awaitTermination()
 
     run(sides[0], "plain")
     assert sorted(lake.table("plain")["id"].to_pylist()) == sorted(row["id"] for row in stream(BAND, seed=6, n=60)[0])
