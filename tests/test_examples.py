@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.spark.kafka_broker import Broker
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -219,9 +221,10 @@ def test_overlapping_intervals(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.spark
-def test_flights_and_weather(tmp_path: Path) -> None:
-    assert output("flights_and_weather.py", tmp_path).splitlines() == [
+def test_flights_and_weather(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In the session that is there, which other tests go on to use; the demo and a notebook start and stop their own.
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+    assert shown("flights_and_weather.py", tmp_path).splitlines() == [
         "59,147 matches, 0 late rows",
         "EWR, wind above 25 mph: 25 minutes late on average",
         "JFK, wind above 25 mph: 18 minutes late on average",

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import benchmarks.papers.cell_join  # noqa: F401 - it registers itself
 import streamjoin as sj
 from streamjoin.joins import auto
 from streamjoin.joins.batch.packed_pairs import PackedPairs
