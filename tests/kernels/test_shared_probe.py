@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamjoin._arrays import Array
+from streamjoin.jit.flags import CHECKED
+from streamjoin.kernels.times import NO_LIMIT
 from streamjoin.queries.kernels import sets as shared_sets
 from streamjoin.queries.kernels.probe import (
     ANY_ORDER,
@@ -21,6 +24,7 @@ from streamjoin.queries.kernels.probe import (
     probe_shared,
 )
 
+NOT_READ = np.empty(0, np.int64)
 ENDS = (-(2**63), 2**63 - 1)
 WORDS = st.sampled_from([*range(4), *range(4), *ENDS])
 TICKS = st.sampled_from([*range(12), *range(12), *ENDS])
@@ -104,6 +108,43 @@ def test_the_pairs_are_those_of_a_plain_loop(run: dict[str, Any]) -> None:
     assert len(found) == len(wanted) and set(found) == wanted
     assert cursor[SEEN] >= len(found) and cursor[EARLIER] == earlier
     assert not run["counted"] or read.sum() == cursor[SEEN]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_tuples_of_a_word_are_found_in_blocks_as_by_a_plain_loop(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    stored, probing = (int(n) for n in random.integers(1, 90 if CHECKED else 900, 2))
+    width, reach, span = int(random.integers(1, 4)), int(random.choice([0, 3, 40, NO_LIMIT])), 60
+    ticks = np.sort(random.integers(0, span, stored)) if seed % 2 else random.integers(0, span, stored)
+    # One word has most tuples, others some or one.
+    word = np.minimum(random.geometric(0.3, stored), 20) * 3
+    gates = np.sort(random.permutation(stored + probing)[:stored])
+    sets, asked = (random.integers(0, 4, (n, width)).astype(np.uint64) for n in (stored, probing))
+    low = np.minimum(random.geometric(0.3, probing), 20) * 3 - random.integers(0, 2, probing)
+    high, tick = low + random.choice([0, 0, 0, 4], probing), random.integers(0, span, probing)
+    gate, limits = random.permutation(stored + probing)[:probing], np.array([1, 9], np.uint64)
+    keeps = random.integers(0, 4, (3, width)).astype(np.uint64)
+    rows, order = np.argsort(word, kind="stable"), np.lexsort((tick, low))
+    probes, run = (order, low, high, tick, gate, asked), (word[rows], rows, ticks, gates, sets)
+
+    apart = np.abs(tick[:, np.newaxis] - ticks)
+    common = asked[:, np.newaxis] & sets & keeps[np.searchsorted(limits, apart.astype(np.uint64))]
+    inside = (low[:, np.newaxis] <= word) & (word <= high[:, np.newaxis]) & common.any(axis=2)
+    inside &= (apart <= reach) | (reach == NO_LIMIT)
+    for arrival in (BEFORE, NOT_AFTER, ANY_ORDER):
+        came = gates < gate[:, np.newaxis] + arrival if arrival != ANY_ORDER else np.True_
+        wanted = {(int(p), int(row)) for p, row in zip(*np.nonzero(inside & came), strict=True)}
+        for room, most in ((1 << 16, 1 << 20), (700, 50), (5, 1 << 20)):
+            out = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, width), np.uint64)
+            cursor, found, calls = np.array(START), list[tuple[int, int]](), 0
+            while calls == 0 or cursor[DONE] < probing:
+                windows = reach, limits, keeps
+                n = probe_shared(probes, run, windows, arrival, bool(seed % 2), (0, 0), out, NOT_READ, cursor, most)
+                found += zip(out[0][:n].tolist(), out[1][:n].tolist(), strict=True)
+                assert (out[2][:n] == common[out[0][:n], out[1][:n]]).all()
+                calls += 1
+            assert len(found) == len(wanted) and set(found) == wanted
+            assert cursor[EARLIER] == sum(int(gates[row] < gate[p]) for p, row in wanted)
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,9 +1,10 @@
 """Probing one sorted run for many queries at once: key interval, order of arrival, windows, query-sets.
 
 A pair is kept if the stored word lies in the probe's interval, the stored tuple came first (unless any order will do),
-and their query-sets have a query in common whose window contains both. All of this is tested in one pass over the
-candidates, so that candidates are never stored. A pass can be left when the room for pairs is used up or enough
-candidates were read, and continued where it was: no join is so large that its caller can't count and stop it.
+and their query-sets have a query in common whose window contains both. Candidates are listed where pairs go, a few
+hundred at a time, and tested there: listing goes by places and testing by sets, and neither takes a branch that
+depends on the other's data, which no processor predicts. A pass can be left when the room for pairs is used up or
+enough candidates were read, and continued where it was: no join is so large that its caller can't count and stop it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import inlined, kernel
+from streamjoin.jit.machine import below_32, count_bits, upto_32
 from streamjoin.kernels.searching import first_from, gallop
 from streamjoin.kernels.times import MAX, MIN, after, before
 
@@ -33,6 +35,11 @@ ANY_ORDER: Final = 2
 _NEAR = 16
 """Up to this many entries are stepped over one by one before leaping: the next word or time is usually near."""
 _FEW = 8
+_SIDE_BY_SIDE = 32
+"""The times of up to this many tuples of a word are compared at once."""
+_BLOCK = 512
+"""Candidates are listed up to this many before they are tested, while they are still in the nearest cache."""
+_AT_ONCE = 4
 
 START: Final = (0, -1, 0, 0, 0, -1, 0, MIN, MIN, MIN)
 """The cursor of a pass that begins."""
@@ -46,7 +53,7 @@ def _leap_to_word(words: Array, at: int, word: int) -> int:
     """The first place from `at` on whose word is at least `word`: by steps, by leaps that double, then by halves."""
     n = words.size
     near = min(n, at + _NEAR)
-    while at < near and words[at] < word:
+    while at < near and words[np.uint64(at)] < word:
         at += 1
     return at if at < near or at == n else gallop(words, at, word)
 
@@ -55,7 +62,7 @@ def _leap_to_word(words: Array, at: int, word: int) -> int:
 def _leap_to_tick(rows: Array, ticks: Array, at: int, stop: int, tick: int) -> int:
     """The first place from `at` to `stop` that is not before `tick`; times ascend there."""
     near = min(stop, at + _NEAR)
-    while at < near and ticks[rows[at]] < tick:
+    while at < near and ticks[np.uint64(rows[np.uint64(at)])] < tick:
         at += 1
     if at < near or at == stop:
         return at
@@ -85,6 +92,49 @@ def _window_class(limits: Array, distance: np.uint64) -> int:
     return first_from(limits, 0, limits.size, distance)
 
 
+@inlined
+def _test(
+    probes: Probes,
+    run: Run,
+    windows: Windows,
+    bases: tuple[int, int],
+    out: tuple[Array, Array, Array],
+    first: int,
+    end: int,
+) -> tuple[int, int]:
+    """Keep those of the candidates from `first` to `end` that have a query in common, with the common set.
+
+    Returns where the last one kept ends, and how many of them have a stored tuple that came first.
+    """
+    _, _, _, probe_ticks, probe_gates, probe_sets = probes
+    _, _, ticks, gates, sets = run
+    _, limits, keeps = windows
+    out_probe, out_row, out_sets = out
+    width = sets.shape[1]
+    kept, earlier = first, 0
+    # Unsigned places, here and below, spare the test for negative ones.
+    for c in range(first, end):
+        k = np.uint64(c)
+        p, row = np.uint64(out_probe[k]), np.uint64(out_row[k])
+        tick, other = probe_ticks[p], ticks[row]
+        # Unsigned: the distance of two int64 may not fit an int64.
+        distance = np.uint64(tick) - np.uint64(other) if tick >= other else np.uint64(other) - np.uint64(tick)
+        window = _window_class(limits, distance)
+        common = probe_sets[p, 0] & sets[row, 0] & keeps[window, 0]
+        # Written in any case, and kept by moving on: whether a pair has a query in common can't be predicted.
+        goal = np.uint64(kept)
+        out_sets[goal, 0] = common
+        for w in range(1, width):
+            more = probe_sets[p, w] & sets[row, w] & keeps[window, w]
+            out_sets[goal, w] = more
+            common |= more
+        out_probe[goal], out_row[goal] = np.int64(p) + bases[0], np.int64(row) + bases[1]
+        is_pair = common != np.uint64(0)
+        kept += is_pair
+        earlier += is_pair & (gates[row] < probe_gates[p])
+    return kept, earlier
+
+
 @kernel
 def probe_shared(
     probes: Probes,
@@ -106,73 +156,93 @@ def probe_shared(
     do the rows of a word; `ascending` says that times do too: then only the tuples of a word that are in the window
     are looked at.
     """
-    order, lo, hi, probe_ticks, probe_gates, probe_sets = probes
-    words, rows, ticks, gates, sets = run
-    reach, limits, keeps = windows
-    out_probe, out_row, out_sets = out
-    width = sets.shape[1]
+    order, lo, hi, probe_ticks, probe_gates, _ = probes
+    words, rows, ticks, gates, _ = run
+    reach, _, _ = windows
+    out_probe, out_row, _ = out
     room = out_probe.size
     i, at, candidates, earlier, start, stop, begin, last_low, last_high, last_tick = cursor
     until = candidates + most
     is_counted = read.size > 0
-    pairs = 0
-    while i < order.size and pairs < room:
-        p = order[i]
-        low, high, tick = lo[p], hi[p], probe_ticks[p]
-        earliest, latest = before(tick, reach), after(tick, reach)
-        narrow = ascending and low == high
-        if at < 0:
-            if candidates >= until:
-                break
-            if stop < 0 or low != last_low or high != last_high:
-                start = _leap_to_word(words, start if low >= last_low else 0, low)
-                stop = words.size if high == MAX else _leap_to_word(words, start, high + 1)
-                begin = start
-            elif tick < last_tick:
-                begin = start
-            last_low, last_high, last_tick = low, high, tick
-            if narrow:
-                # Probes of one word come in the order of their times: so do the beginnings of their windows.
-                begin = _leap_to_tick(rows, ticks, begin, stop, earliest)
-            at = begin
-        first = at
-        gate = probe_gates[p]
-        while at < stop and pairs < room:
-            row = rows[at]
-            other = ticks[row]
-            if narrow and other > latest:
-                break
-            at += 1
-            if not narrow and (other < earliest or other > latest):
-                continue
-            if order_of_arrival != ANY_ORDER and gates[row] >= gate + order_of_arrival:
-                if low == high:
+    near = np.empty(_SIDE_BY_SIDE, np.int64)
+    pairs = listed = 0
+    end = -1
+    is_near = is_enough = False
+    while i < order.size and pairs < room and not is_enough:
+        full = min(room, pairs + _BLOCK)
+        while i < order.size and listed < full:
+            probe = order[np.uint64(i)]
+            p = np.uint64(probe)
+            low, high, tick = lo[p], hi[p], probe_ticks[p]
+            earliest, latest = before(tick, reach), after(tick, reach)
+            narrow = ascending and low == high
+            if at < 0:
+                if candidates >= until:
+                    is_enough = True
                     break
-                continue
-            # Unsigned: the distance of two int64 may not fit an int64.
-            distance = np.uint64(tick) - np.uint64(other) if tick >= other else np.uint64(other) - np.uint64(tick)
-            kept = _window_class(limits, distance)
-            common = probe_sets[p, 0] & sets[row, 0] & keeps[kept, 0]
-            for w in range(1, width):
-                common |= probe_sets[p, w] & sets[row, w] & keeps[kept, w]
-            if width > 1:
-                if common == np.uint64(0):
-                    continue
-                for w in range(width):
-                    out_sets[pairs, w] = probe_sets[p, w] & sets[row, w] & keeps[kept, w]
+                if stop < 0 or low != last_low or high != last_high:
+                    start = _leap_to_word(words, start if low >= last_low else 0, low)
+                    stop = words.size if high == MAX else _leap_to_word(words, start, high + 1)
+                    begin, is_near = start, False
+                elif tick < last_tick:
+                    begin = start
+                last_low, last_high, last_tick = low, high, tick
+                at, end = start, stop
+                if narrow and stop - start <= _SIDE_BY_SIDE:
+                    if not is_near:
+                        for k in range(_SIDE_BY_SIDE):
+                            near[k] = MAX
+                        for k in range(stop - start):
+                            near[k] = ticks[np.uint64(rows[np.uint64(start + k)])]
+                        is_near = True
+                    at = start + count_bits(below_32(near, 0, earliest))
+                    end = min(stop, start + count_bits(upto_32(near, 0, latest)))
+                elif narrow:
+                    # Probes of one word come in the order of their times: so do the beginnings of their windows.
+                    begin = at = _leap_to_tick(rows, ticks, begin, stop, earliest)
+                    end = -1
+            if end < 0:
+                end = stop
+                if narrow and latest < MAX:
+                    end = _leap_to_tick(rows, ticks, at, stop, latest + 1)
+            first = at
+            if order_of_arrival != ANY_ORDER:
+                came = probe_gates[p] + order_of_arrival
+                while at < end and listed < full:
+                    row = rows[at]
+                    at += 1
+                    if gates[row] >= came:
+                        if low == high:
+                            end = at
+                        continue
+                    out_probe[listed], out_row[listed] = probe, row
+                    listed += narrow or earliest <= ticks[row] <= latest
+            elif narrow:
+                count = min(end - at, full - listed)
+                if count <= _AT_ONCE and at + _AT_ONCE <= rows.size and listed + _AT_ONCE <= room:
+                    # All of a few in any case: how many they are can't be predicted.
+                    for k in range(_AT_ONCE):
+                        goal = np.uint64(listed + k)
+                        out_probe[goal], out_row[goal] = probe, rows[np.uint64(at + k)]
+                else:
+                    for k in range(count):
+                        out_probe[listed + k], out_row[listed + k] = probe, rows[at + k]
+                at, listed = at + count, listed + count
             else:
-                # Written in any case, and kept by moving on: whether a pair has a query in common can't be predicted.
-                out_sets[pairs, 0] = common
-            out_probe[pairs], out_row[pairs] = p + bases[0], row + bases[1]
-            is_pair = common != np.uint64(0)
-            pairs += is_pair
-            earlier += is_pair & (gates[row] < gate)
-        candidates += at - first
-        if is_counted:
-            read[p] += at - first
-        if pairs < room:
-            i += 1
-            at = -1
+                while at < end and listed < full:
+                    row = rows[at]
+                    at += 1
+                    out_probe[listed], out_row[listed] = probe, row
+                    listed += earliest <= ticks[row] <= latest
+            candidates += at - first
+            if is_counted:
+                read[p] += at - first
+            if at == end:
+                i += 1
+                at = -1
+        pairs, came_first = _test(probes, run, windows, bases, out, pairs, listed)
+        earlier += came_first
+        listed = pairs
     state = (i, at, candidates, earlier, start, stop, begin, last_low, last_high, last_tick)
     for place in range(len(state)):
         cursor[place] = state[place]
