@@ -174,11 +174,14 @@ def test_sets_are_made_narrowed_and_dealt_out_as_by_a_plain_loop(data: st.DataOb
     bits = [(64 * w + b, i) for i, row in left for w, word in enumerate(row) for b in range(64) if word >> b & 1]
     assert shared_sets.count_bits(sets, mask) == len(bits)
     owners, rows = np.empty(len(bits), np.int64), np.empty(len(bits), np.int64)
-    shared_sets.list_owners(sets, mask, np.arange(64 * width) % 7, 5, owners, rows)
-    assert list(zip(owners.tolist(), rows.tolist(), strict=True)) == [(place % 7, i + 5) for place, i in bits]
+    shared_sets.list_owners(sets, mask, np.arange(64 * width) % 7, owners, rows)
+    assert list(zip(owners.tolist(), rows.tolist(), strict=True)) == [(place % 7, i) for place, i in bits]
+    by_bit = np.ones(64 * width, np.int64)
+    shared_sets.count_by_bit(sets, mask, by_bit)
+    assert by_bit.tolist() == [1 + sum(place == at for at, _ in bits) for place in range(64 * width)]
 
-    starts, dealt = np.zeros(8, np.int64), np.empty(len(bits), np.int64)
-    shared_sets.deal(owners, rows, starts, dealt)
+    starts, dealt = np.cumsum([0, *np.bincount(owners, minlength=7)]), np.empty(len(bits), np.int64)
+    shared_sets.deal(sets, mask, np.arange(64 * width) % 7, 5, starts[:-1].copy(), dealt)
     for owner in range(7):
-        mine = [int(row) for o, row in zip(owners, rows, strict=True) if o == owner]
+        mine = [int(row) + 5 for o, row in zip(owners, rows, strict=True) if o == owner]
         assert dealt[starts[owner] : starts[owner + 1]].tolist() == mine

@@ -53,15 +53,16 @@ def test_rows_are_the_same_however_late_they_are_read(case: adhoc_cases.AdhocCas
 def test_a_slice_is_that_of_the_table(monkeypatch: pytest.MonkeyPatch, together: bool) -> None:
     if not together:
         monkeypatch.setattr(row_lists, "_TOGETHER", 0)
-    number = np.arange(4)
+    number, mask = np.arange(4), np.full(1, 3, np.uint64)
     columns = [
         (0, HeldColumn(pa.int64(), 10, number * 7, ())),
         (1, HeldColumn(pa.string(), 20, None, (pa.array(["a", "b"]), pa.array(["c", "d"])))),
     ]
     parts = [
-        row_lists.EndingResults(np.array([1, 0]), np.array([1, 0]), (10 + number[:2], 23 - number[:2])),
-        row_lists.EndingResults(np.array([1, 1]), np.array([0, 1]), (10 + number[2:], 23 - number[2:])),
+        row_lists.EndingResults(np.array(sets, np.uint64), mask, np.arange(64) % 2, (10 + refs, 23 - refs))
+        for sets, refs in (([[1], [6]], number[:2]), ([[2], [6]], number[2:]))
     ]
+    assert [part.counts(2).tolist() for part in parts] == [[1, 1], [0, 2]]
     dealt = row_lists.DealtRows(parts, 2, columns)
     assert dealt.starts.tolist() == [0, 1, 4]
     kind = pa.schema({"s": pa.string(), "n": pa.int64()}), (1, 0)
@@ -71,6 +72,19 @@ def test_a_slice_is_that_of_the_table(monkeypatch: pytest.MonkeyPatch, together:
     for first, count in ((0, 2), (1, None), (2, 5), (5, None), (3, 1)):
         assert rows.slice(first, count).table() == rows.table().slice(first, count)
         assert rows.slice(first, count).num_rows == rows.table().slice(first, count).num_rows
+
+
+def test_results_without_those_of_some_queries_hold_no_more_than_they_need() -> None:
+    sets, numbers = np.array([[1, 2], [2, 0], [4, 0], [3, 0], [0, 1]], np.uint64), np.arange(5)
+    owners = np.zeros(128, np.int64)
+    owners[[0, 1, 64, 65]] = 2, 1, 0, 2
+    results = row_lists.EndingResults(sets, np.array([3, 3], np.uint64), owners, (numbers, numbers * 9))
+    assert results.count == 6 and results.counts(4).tolist() == [1, 2, 3, 0]
+    assert [found.tolist() for found in results.listed()] == [[2, 2, 1, 2, 1, 0], [0, 0, 1, 3, 3, 4]]
+    kept = results.keep(np.array([False, True, False, True]))
+    assert kept is not None and kept.counts(4).tolist() == [0, 2, 0, 0]
+    assert [ref.tolist() for ref in kept.refs] == [[1, 3], [9, 27]] and kept.nbytes == 2 * (16 + 16)
+    assert results.keep(np.array([False, False, False, True])) is None
 
 
 def test_rows_that_may_not_fit_an_array_are_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ from streamjoin.queries.core.changes import LiveQuery
 from streamjoin.queries.core.gathering import Read
 from streamjoin.queries.core.probe_plan import Choice
 from streamjoin.queries.core.row_lists import DealtRows, EndingResults, Kind, ListedRows, RowList
-from streamjoin.queries.core.stored_stream import StoredStream, allocate, concatenate
-from streamjoin.queries.kernels.sets import count_bits, list_owners
+from streamjoin.queries.core.selection_tables import BITS
+from streamjoin.queries.core.stored_stream import StoredStream, concatenate
 from streamjoin.queries.language.plan import query_name
 from streamjoin.windows.workers import Workers
 
@@ -122,9 +122,10 @@ class QueryClasses:
         return self._by_name[name].entry.serial
 
 
-RESULT_BYTES: Final = 16
-"""What a result of a query takes until its row is gathered, besides its tuples."""
+RESULT_BYTES: Final = 8
+"""What a result of a query takes when it is dealt out, besides its tuples and its set."""
 REFERENCE_BYTES: Final = 8
+"""What a number of a tuple takes, or a word of a set."""
 
 
 class FoundResults:
@@ -162,7 +163,7 @@ class FoundResults:
         for sink, parts in list(self._by_sink.items()):
             lost = ledger.over(sink.accounts(ledger))
             if lost.any():
-                kept = [(first_join, part.keep(~lost[part.owners])) for first_join, part in parts]
+                kept = [(first_join, part.keep(~lost)) for first_join, part in parts]
                 self._by_sink[sink] = [(first_join, part) for first_join, part in kept if part is not None]
                 if not self._by_sink[sink]:
                     del self._by_sink[sink]
@@ -173,15 +174,12 @@ def list_results(
     sets: Array, mask: Array, owners: Array, refs: tuple[Array, ...], roles: tuple[int, ...]
 ) -> EndingResults | None:
     """What sets of bits say, whose numbers are in `owners`; `roles` says which of `refs` is which source's."""
-    count = count_bits(sets, mask)
+    results = EndingResults(sets, mask, owners, tuple(refs[role] for role in roles))
+    count = results.count
     if not count:
         return None
-    results = EndingResults(allocate(count, np.int64), allocate(count, np.int64), tuple(refs[role] for role in roles))
-    list_owners(sets, mask, owners, 0, results.owners, results.rows)
-    if 2 * count < len(results.refs[0]):
-        # Most of the tuples are of others' results: they need not be held for these.
-        return EndingResults(results.owners, np.arange(count), tuple(ref[results.rows] for ref in results.refs))
-    return results
+    # Where most of the tuples are of others' results they need not be held for these.
+    return results.narrowed() if 2 * count < len(sets) else results
 
 
 class ReferenceOutputs:
@@ -211,7 +209,8 @@ class ReferenceOutputs:
         """What is kept of results: where only the tuples of the core matter, each of them once."""
         if not self._is_once:
             return results
-        core = [ref[results.rows] for ref in results.refs[:-1]]
+        _, rows = results.listed()
+        core = [ref[rows] for ref in results.refs[:-1]]
         if len(core) == 1:
             # Numbers are dense: marking them is much cheaper than sorting.
             least = int(core[0].min())
@@ -222,7 +221,9 @@ class ReferenceOutputs:
             core = list(np.unique(np.stack(core, axis=1), axis=0).T)
         count = len(core[0])
         # In memory of its own: a slice would hold on to all that was found.
-        return EndingResults(np.zeros(count, np.int64), np.arange(count), (*core, np.zeros(count, np.int64)))
+        one = np.ones(1, np.uint64)
+        sets = np.ones((count, 1), np.uint64)
+        return EndingResults(sets, one, np.zeros(BITS, np.int64), (*core, np.zeros(count, np.int64)))
 
     def rows(
         self,
@@ -232,7 +233,11 @@ class ReferenceOutputs:
     ) -> Iterator[tuple[str, ListedRows | InputError]]:
         """The tuples of all results, by source."""
         schema = self._group.entry.schema
-        columns = [concatenate([part.refs[n][part.rows] for part in results]) for n in range(len(schema))]
+        rows = [part.listed()[1] for part in results]
+        columns = [
+            concatenate([part.refs[n][chosen] for part, chosen in zip(results, rows, strict=True)])
+            for n in range(len(schema))
+        ]
         if self._group.active:
             yield self._name, pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
 
@@ -314,11 +319,11 @@ class OutputClass:
         counts, amounts = np.zeros(size), np.zeros(size)
         columns = [(source, streams[stream].column(name)) for source, stream, name in self.reads]
         for part in parts:
-            counts += np.bincount(part.owners, minlength=size)
-            for source, values in columns:
-                if values.width is None:
-                    sizes = values.sizes(part.refs[source][part.rows])
-                    amounts += np.bincount(part.owners, sizes, minlength=size)
+            counts += part.counts(size)
+            varying = [(source, values) for source, values in columns if values.width is None]
+            owners, rows = part.listed() if varying else (part.owners, part.owners)
+            for source, values in varying:
+                amounts += np.bincount(owners, values.sizes(part.refs[source][rows]), minlength=size)
         amounts += counts * sum(values.width or 0 for _, values in columns)
         ledger.charge("bytes", accounts, amounts, f"{int(counts.max()):,} rows of one query")
         ledger.hold(accounts, amounts)

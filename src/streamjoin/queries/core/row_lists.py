@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather
+from streamjoin.queries.core.selection_tables import pack_bits
 from streamjoin.queries.core.stored_stream import HeldColumn, allocate, concatenate
-from streamjoin.queries.kernels.sets import deal
+from streamjoin.queries.kernels.sets import count_bits, count_by_bit, deal, list_owners, narrow
 from streamjoin.windows.workers import Workers
 
 T = TypeVar("T")
@@ -37,25 +38,51 @@ Kind = tuple[pa.Schema, tuple[int, ...]]
 
 @dataclass
 class EndingResults:
-    """Results of one ending: whose, which row, and the rows' tuples by source."""
+    """Results of one ending: the tuples by source of each row that some query has, and by its set which ones do."""
 
+    sets: Array
+    mask: Array
+    """The bits of the ending; the sets may have others."""
     owners: Array
-    rows: Array
+    """Whose each bit is."""
     refs: tuple[Array, ...]
 
     @property
     def nbytes(self) -> int:
         """What it takes in memory."""
-        return sum(array.nbytes for array in (self.owners, self.rows, *self.refs))
+        return sum(array.nbytes for array in (self.sets, *self.refs))
+
+    @property
+    def count(self) -> int:
+        """How many results there are."""
+        return count_bits(self.sets, self.mask)
+
+    def counts(self, queries: int) -> Array:
+        """How many results each query has."""
+        by_bit = np.zeros(self.owners.size, np.int64)
+        count_by_bit(self.sets, self.mask, by_bit)
+        counts = np.zeros(queries, np.int64)
+        np.add.at(counts, self.owners, by_bit)
+        return counts
+
+    def listed(self) -> tuple[Array, Array]:
+        """Result by result: whose, and which row."""
+        owners, rows = (allocate(self.count, np.int64) for _ in range(2))
+        list_owners(self.sets, self.mask, self.owners, owners, rows)
+        return owners, rows
+
+    def narrowed(self) -> EndingResults:
+        """The same without rows that nobody has, in memory of its own."""
+        sets, places = np.empty((len(self.sets) + 1, self.sets.shape[1]), np.uint64), np.empty(len(self.sets) + 1, int)
+        n = narrow(self.sets, self.mask, sets, places)
+        return replace(self, sets=sets[:n].copy(), refs=tuple(ref[places[:n]] for ref in self.refs))
 
     def keep(self, kept: Array) -> EndingResults | None:
-        """Some of the results, in memory of their own; None if these are none."""
-        if not kept.any():
-            return None
-        owners, rows = self.owners[kept], self.rows[kept]
-        marked = np.zeros(len(self.refs[0]), np.bool_)
-        marked[rows] = True
-        return EndingResults(owners, (np.cumsum(marked) - 1)[rows], tuple(ref[marked] for ref in self.refs))
+        """The results of the queries that are chosen; None if these have none."""
+        words = self.sets.shape[1]
+        owned = pack_bits(kept[self.owners], words)
+        results = replace(self, mask=self.mask & owned).narrowed()
+        return results if len(results.sets) else None
 
 
 class DealtRows:
@@ -65,7 +92,7 @@ class DealtRows:
         self, results: Sequence[EndingResults], queries: int, columns: Sequence[tuple[int, HeldColumn]]
     ) -> None:
         self._results, self._columns = results, columns
-        counts = sum((np.bincount(part.owners, minlength=queries) for part in results), np.zeros(queries, np.int64))
+        counts = sum((part.counts(queries) for part in results), np.zeros(queries, np.int64))
         self.starts: Array = np.concatenate([[0], np.cumsum(counts)])
         """Where the rows of each query begin, by its number, and where the last ones end."""
         self._count = int(self.starts[-1])
@@ -85,13 +112,10 @@ class DealtRows:
             if self._dealt is None:
                 results = self._results
                 refs = [concatenate(parts) for parts in zip(*(part.refs for part in results), strict=True)]
-                shifts = np.cumsum([0, *(len(part.refs[0]) for part in results)])
-                rows = concatenate(
-                    [part.rows + n if n else part.rows for part, n in zip(results, shifts, strict=False)]
-                )
-                owners = concatenate([part.owners for part in results])
-                dealt = allocate(self._count, np.int64)
-                deal(owners, rows, np.zeros(len(self.starts), np.int64), dealt)
+                dealt, places, base = allocate(self._count, np.int64), self.starts.copy(), 0
+                for part in results:
+                    deal(part.sets, part.mask, part.owners, base, places, dealt)
+                    base += len(part.sets)
                 self._dealt, self._results = (refs, dealt), ()
             return self._dealt
 

@@ -48,7 +48,7 @@ from streamjoin.queries.kernels.probe import (
     Probes,
     probe_shared,
 )
-from streamjoin.queries.kernels.sets import add_by_bit, narrow
+from streamjoin.queries.kernels.sets import add_by_bit, count_by_bit, narrow
 from streamjoin.windows.clock import apart, minus
 
 Streams = Mapping[str, StoredStream]
@@ -463,11 +463,11 @@ class FirstJoinRun:
             # What is found for a part of a query is not a row yet.
             if accounts is not None and not isinstance(ending.sink, ReferenceOutputs):
                 by_bit = np.zeros(len(accounts), np.int64)
-                add_by_bit(pairs.sets, _NO_READS, mask, by_bit)
+                count_by_bit(pairs.sets, mask, by_bit)
                 is_over = ledger.charge("rows", accounts, by_bit, str(step.key))
-                # The tuples of a pair are there once for all who have it.
+                # The tuples of a pair, and its set, are there once for all who have it.
                 count = max(1, int(by_bit.sum()))
-                shared = REFERENCE_BYTES * len(ending.roles) * min(pairs.n, count) / count
+                shared = REFERENCE_BYTES * (len(ending.roles) + mask.size) * min(pairs.n, count) / count
                 if ledger.hold(accounts, by_bit * (RESULT_BYTES + shared)) or is_over:
                     self._living = ledger.living(accounts)
                     mask = self._mask(mask)
@@ -651,4 +651,5 @@ def _narrow(partial: Partial, mask: Array) -> Partial:
     n = narrow(partial.sets, mask, sets, places)
     if n == partial.n:
         return Partial(partial.refs, sets[:n])
-    return Partial(tuple(ref[places[:n]] for ref in partial.refs), sets[:n])
+    # Results hold on to their sets, and should not to those of what is gone.
+    return Partial(tuple(ref[places[:n]] for ref in partial.refs), sets[:n].copy())

@@ -96,9 +96,9 @@ def count_bits(sets: Array, mask: Array) -> int:
 
 @kernel
 def add_by_bit(sets: Array, weights: Array, mask: Array, out: Array) -> None:
-    """Add to `out`, for each bit of the mask, the weights of the sets that have it; 1 each, without weights."""
+    """Add to `out`, for each bit of the mask, the weights of the sets that have it."""
     for i in range(sets.shape[0]):
-        weight = weights[i] if weights.size > 0 else np.int64(1)
+        weight = weights[i]
         if weight == 0:
             continue
         for w in range(sets.shape[1]):
@@ -109,33 +109,41 @@ def add_by_bit(sets: Array, weights: Array, mask: Array, out: Array) -> None:
 
 
 @kernel
-def list_owners(sets: Array, mask: Array, owners: Array, base: int, out_owner: Array, out_row: Array) -> None:
-    """For each set bit of the mask: the owner of the bit, and the row, counted from `base`."""
+def list_owners(sets: Array, mask: Array, owners: Array, out_owner: Array, out_row: Array) -> None:
+    """For each set bit of the mask: the owner of the bit, and the row."""
     at = 0
     for i in range(sets.shape[0]):
         for w in range(sets.shape[1]):
             left = sets[i, w] & mask[w]
             while left != np.uint64(0):
                 out_owner[at] = owners[64 * w + lowest_bit(np.int64(left))]  # type: ignore[arg-type]
-                out_row[at] = base + i
+                out_row[at] = i
                 at += 1
                 left &= left - np.uint64(1)
 
 
 @kernel
-def deal(owners: Array, rows: Array, starts: Array, out: Array) -> None:
-    """Rows by owner: those of owner i go to out[starts[i]:starts[i + 1]], in the order they had.
+def count_by_bit(sets: Array, mask: Array, out: Array) -> None:
+    """Add to `out`, for each bit of the mask, how many sets have it: bit by bit, without a look at which ones."""
+    for w in range(sets.shape[1]):
+        asked = mask[w]
+        while asked != np.uint64(0):
+            bit = np.uint64(lowest_bit(np.int64(asked)))  # type: ignore[arg-type]
+            count = np.uint64(0)
+            for i in range(sets.shape[0]):
+                count += (sets[i, w] >> bit) & np.uint64(1)
+            out[64 * w + np.int64(bit)] += np.int64(count)
+            asked &= asked - np.uint64(1)
 
-    `starts` must be zeros, one more than there are owners.
-    """
-    for i in range(owners.size):
-        starts[owners[i] + 1] += 1
-    for i in range(1, starts.size):
-        starts[i] += starts[i - 1]
-    for i in range(owners.size):
-        at = starts[owners[i]]
-        out[at] = rows[i]
-        starts[owners[i]] = at + 1
-    for i in range(starts.size - 1, 0, -1):
-        starts[i] = starts[i - 1]
-    starts[0] = 0
+
+@kernel
+def deal(sets: Array, mask: Array, owners: Array, base: int, places: Array, out: Array) -> None:
+    """For each set bit of the mask: the row, counted from `base`, to the place of the bit's owner, which moves on."""
+    for i in range(sets.shape[0]):
+        for w in range(sets.shape[1]):
+            left = sets[i, w] & mask[w]
+            while left != np.uint64(0):
+                owner = owners[64 * w + lowest_bit(np.int64(left))]  # type: ignore[arg-type]
+                out[places[owner]] = base + i
+                places[owner] += 1
+                left &= left - np.uint64(1)
