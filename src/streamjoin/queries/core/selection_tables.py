@@ -26,8 +26,8 @@ import pyarrow as pa
 from streamjoin._arrays import Array
 from streamjoin.model.expression.nodes import Column, Compare, Expression, Literal
 from streamjoin.queries.core.buckets import Bucket
-from streamjoin.queries.core.stored_stream import BucketRun, StoredStream, TupleArray
-from streamjoin.queries.kernels.sets import and_by_row, and_by_value, clear_failing
+from streamjoin.queries.core.stored_stream import BucketRun, StoredStream, TupleArray, allocate
+from streamjoin.queries.kernels.sets import and_by_place, and_by_row, and_by_value, clear_failing, places_of, unpack
 
 BITS: Final = 64
 DENSE: Final = 1 << 12
@@ -73,7 +73,8 @@ class SelectionTables:
         self.bits = bits
         self.width = words_of(len(bits))
         self._base = pack_bits(np.array([selected is not None for selected in bits], np.bool_), self.width)
-        self._latest = max((selected.created for selected in bits if selected is not None), default=-1)
+        self.latest = max((selected.created for selected in bits if selected is not None), default=-1)
+        """The batch that the newest query was created in."""
         simple: dict[str, list[tuple[int, str, int]]] = {}
         others: dict[Expression, list[int]] = {}
         for place, selected in enumerate(bits):
@@ -103,30 +104,68 @@ class SelectionTables:
             for word, bits in words:
                 clear_failing(out, passing, word, bits)
 
+    def ends_with(self, done: Set[str]) -> bool:
+        """Whether the tables in `done` are all there is to apply."""
+        return not self._others and self.tables.keys() <= done
+
     def in_force(self, batch: int) -> Array:
         """The bits of the queries that there were when the batch came."""
-        if batch >= self._latest:
+        if batch >= self.latest:
             return self._base
         there = [selected is not None and selected.created <= batch for selected in self.bits]
         return pack_bits(np.array(there, np.bool_), self.width)
 
 
+@dataclass(frozen=True)
+class PackedWord:
+    """Where a word of one of several sets lies in a packed set: which word of which part, and its bits there."""
+
+    part: int
+    word: int
+    packed: int
+    shift: np.uint64
+    mask: np.uint64
+
+
+def _pack(parts: Sequence[SelectionTables]) -> list[PackedWord]:
+    """Places for all words of sets, as near to each other as they go without one in two words."""
+    places: list[PackedWord] = []
+    packed = shift = 0
+    for number, part in enumerate(parts):
+        for word in range(part.width):
+            bits = min(BITS, len(part.bits) - word * BITS)
+            if shift + bits > BITS:
+                packed, shift = packed + 1, 0
+            places.append(PackedWord(number, word, packed, np.uint64(shift), np.uint64((1 << bits) - 1)))
+            shift += bits
+    return places
+
+
 class JointSelections:
-    """The selections of several sets over one stream: a value is looked up once for all of them."""
+    """The selections of several sets over one stream: a value is looked up once for all of them.
+
+    Sets are made packed, as most have a few bits, and taken apart at the end.
+    """
 
     def __init__(self, parts: Sequence[SelectionTables]) -> None:
         self.parts = tuple(parts)
-        ends = np.cumsum([part.width for part in parts]).tolist()
-        self._slices = [slice(end - part.width, end) for part, end in zip(parts, ends, strict=True)]
-        self._width = ends[-1]
-        self._tables = {
+        self._words = _pack(parts)
+        self._width = self._words[-1].packed + 1
+        tables = {
             name: table
             for name in dict.fromkeys(name for part in parts for name in part.tables)
             if (table := self._joint_table(name)) is not None
         }
+        firsts = np.cumsum([0, *(len(table.rows) for table in tables.values())]).tolist()
+        self._tables = {name: (first, table) for first, (name, table) in zip(firsts, tables.items(), strict=False)}
+        empty = np.empty((0, self._width), np.uint64)
+        self._rows: Array = np.concatenate([empty, *(table.rows for table in tables.values())]).T.copy()
+        self._unfinished = [n for n, part in enumerate(parts) if not part.ends_with(self._tables.keys())]
+        self._latest = max(part.latest for part in parts)
+        self._base = self._packed_base(self._latest)
 
     def _joint_table(self, name: str) -> ValueTable | None:
-        """The tables of an attribute side by side; None where they are not by value, or too large together."""
+        """The tables of an attribute as one; None where they are not by value, or too large together."""
         tables = [part.tables.get(name) for part in self.parts]
         if any(table is not None and table.constants is not None for table in tables):
             return None
@@ -134,23 +173,44 @@ class JointSelections:
         least, most = min(table.least for table in known), max(table.most for table in known)
         if most - least >= DENSE:
             return None
-        rows = np.full((most - least + 2, self._width), ~np.uint64(0))
         values = np.arange(least, most + 1)
-        for words, table in zip(self._slices, tables, strict=True):
-            if table is not None:
-                rows[:-1, words] = table.rows[np.clip(values, table.least, table.most) - table.least]
-                rows[-1, words] = table.rows[-1]
-        return ValueTable(least, None, rows)
+        full = np.full((most - least + 2, 1), ~np.uint64(0))
+        parts = []
+        for part, table in zip(self.parts, tables, strict=True):
+            if table is None:
+                parts.append(np.broadcast_to(full, (len(full), part.width)))
+            else:
+                rows = table.rows[np.clip(values, table.least, table.most) - table.least]
+                parts.append(np.concatenate([rows, table.rows[-1:]]))
+        return ValueTable(least, None, self._packed(parts))
+
+    def _packed(self, parts: Sequence[Array]) -> Array:
+        """Sets of all parts as packed ones."""
+        packed = np.zeros((len(parts[0]), self._width), np.uint64)
+        for at in self._words:
+            packed[:, at.packed] |= (parts[at.part][:, at.word] & at.mask) << at.shift
+        return packed
 
     def fill(self, bucket: Bucket, outs: Sequence[Array]) -> None:
         """Write the sets of a bucket's tuples, each part's to its own array."""
-        sets = np.empty((bucket.n, self._width), np.uint64)
-        sets[:] = np.concatenate([part.in_force(bucket.batch) for part in self.parts])
-        for name, table in self._tables.items():
-            table.clear(sets, *bucket.whole_numbers(name))
-        for part, words, out in zip(self.parts, self._slices, outs, strict=True):
-            out[:] = sets[:, words]
-            part.clear(bucket, out, self._tables.keys())
+        places = np.empty((len(self._tables), bucket.n), np.int32)
+        for chosen, (name, (first, table)) in zip(places, self._tables.items(), strict=True):
+            values, valid = bucket.whole_numbers(name)
+            places_of(values, table.least, len(table.rows) - 2, first, chosen)
+            if valid is not None:
+                chosen[~valid] = first + len(table.rows) - 1
+        base = self._base if bucket.batch >= self._latest else self._packed_base(bucket.batch)
+        packed = allocate(self._width * bucket.n, np.uint64).reshape(self._width, bucket.n)
+        and_by_place(places, self._rows, base, packed)
+        for at in self._words:
+            unpack(packed[at.packed], at.shift, at.mask, outs[at.part], at.word)
+        for number in self._unfinished:
+            self.parts[number].clear(bucket, outs[number], self._tables.keys())
+
+    def _packed_base(self, batch: int) -> Array:
+        """The bits that a tuple of a batch may have."""
+        base: Array = self._packed([part.in_force(batch)[np.newaxis] for part in self.parts])[0]
+        return base
 
 
 @dataclass(frozen=True)

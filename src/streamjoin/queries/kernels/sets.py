@@ -25,6 +25,34 @@ def and_by_value(sets: Array, values: Array, least: int, table: Array) -> None:
 
 
 @kernel
+def places_of(values: Array, least: int, top: int, first: int, out: Array) -> None:
+    """The row of each value in a table that begins with row `first`, and has rows for `least` to `least` + `top`."""
+    most = least + top
+    for i in range(values.size):
+        # As above: held within the table before the difference is taken.
+        out[i] = first + (min(max(values[i], least), most) - least)
+
+
+@kernel
+def and_by_place(places: Array, table: Array, base: Array, out: Array) -> None:
+    """Word by word of a set, those of the rows that each tuple has in a table; `base` is what they have at most."""
+    for w in range(base.size):
+        for i in range(places.shape[1]):
+            out[w, i] = base[w]
+        # One table after the other for a word: what is read then is small, and steps do not wait for each other.
+        for t in range(places.shape[0]):
+            for i in range(places.shape[1]):
+                out[w, i] &= table[w, np.uint64(places[t, i])]
+
+
+@kernel
+def unpack(packed: Array, shift: np.uint64, mask: np.uint64, out: Array, word: int) -> None:
+    """Write some of the bits of packed words as a word of sets."""
+    for i in range(packed.size):
+        out[i, word] = (packed[i] >> shift) & mask
+
+
+@kernel
 def and_by_row(sets: Array, rows: Array, table: Array) -> None:
     """Clear the bits that a tuple does not have in its row of the table."""
     for i in range(rows.size):
