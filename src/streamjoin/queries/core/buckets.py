@@ -204,8 +204,8 @@ class Bucket:
         key = attribute.index_key
         if key not in self._indexes:
             words = self.probe_words(attribute)
-            rows = np.flatnonzero(words.valid)
-            self._indexes[key] = SortedIndex(*sort_entries(words.words.word[rows], rows))
+            word, rows = words.words.word, np.flatnonzero(words.valid)
+            self._indexes[key] = SortedIndex(*sort_entries(word if rows.size == self.n else word[rows], rows))
         return self._indexes[key]
 
     @property

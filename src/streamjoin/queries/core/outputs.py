@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, pairwise
 from operator import itemgetter
 from typing import Any, Final
 
@@ -289,13 +289,13 @@ class OutputClass:
         """The rows of every query that gained some, or why it has none; computed ones are gathered here."""
         columns = [(source, streams[stream].column(name).held) for source, stream, name in self.reads]
         listed = DealtRows(results, len(self._members), columns)
-        starts = listed.starts
-        for number in np.flatnonzero(np.diff(starts)).tolist():
+        for number, (first, end) in enumerate(pairwise(listed.starts.tolist())):
+            if first == end:
+                continue
             member = self._members[number]
             if member is None:
                 raise AssertionError("rows for a query that is gone")
-            owner, kind = member
-            first, count = int(starts[number]), int(starts[number + 1] - starts[number])
+            (owner, kind), count = member, end - first
             found: ListedRows | InputError
             if kind is not None:
                 found = RowList(count, listed, first, kind, self._kinds[kind])
@@ -306,7 +306,8 @@ class OutputClass:
                     found = owner.entry.gatherer.rows(listed.columns(first, count, workers), count)
                 except InputError as error:
                     found = error
-            yield from ((name, found) for name in owner.active)
+            for name in owner.active:
+                yield name, found
 
     def accounts(self, ledger: Ledger) -> Array:
         """The accounts by number."""

@@ -486,7 +486,7 @@ class Shared:
         return {
             name: entry.query.schema.empty_table()
             for name, entry in queries
-            if entry.paused or query_name(name) in failures
+            if entry.paused or (failures and query_name(name) in failures)
         }
 
     def _leave_out(self, arrived: Arrived, error: Exception) -> None:

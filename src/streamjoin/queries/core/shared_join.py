@@ -48,7 +48,7 @@ from streamjoin.queries.kernels.probe import (
     Probes,
     probe_shared,
 )
-from streamjoin.queries.kernels.sets import add_by_bit, count_by_bit, narrow
+from streamjoin.queries.kernels.sets import add_by_bit, count_by_bit, narrow, rows_between
 from streamjoin.windows.clock import apart, minus
 
 Streams = Mapping[str, StoredStream]
@@ -637,7 +637,7 @@ def _in_reach(probes: Probes, fresh: BucketRun, run: BucketRun, reach: int) -> P
     # Beyond what the new tuples have there is nothing to search for, and it might not fit.
     first = fresh.ticks.searchsorted(max(low, fresh.low), side="left")
     last = fresh.ticks.searchsorted(min(high, fresh.high), side="right")
-    return (order[(order >= first) & (order < last)], *probes[1:])
+    return (rows_between(order, first, last), *probes[1:])
 
 
 def _near(ticks: Array, run: BucketRun, reach: int) -> bool:

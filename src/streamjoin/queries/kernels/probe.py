@@ -15,7 +15,7 @@ import numpy as np
 
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import inlined, kernel
-from streamjoin.jit.machine import below_32, count_bits, upto_32
+from streamjoin.jit.machine import below_16, below_32, count_bits, upto_32
 from streamjoin.kernels.searching import first_from, gallop
 from streamjoin.kernels.times import MAX, MIN, after, before
 
@@ -33,7 +33,7 @@ NOT_AFTER: Final = 1
 ANY_ORDER: Final = 2
 
 _NEAR = 16
-"""Up to this many entries are stepped over one by one before leaping: the next word or time is usually near."""
+"""So many entries are looked at before leaping: the next word or time is usually near."""
 _FEW = 8
 _SIDE_BY_SIDE = 32
 """The times of up to this many tuples of a word are compared at once."""
@@ -50,12 +50,13 @@ whose stored tuple came first. Then where the last probe's word begins and ends,
 
 @inlined
 def _leap_to_word(words: Array, at: int, word: int) -> int:
-    """The first place from `at` on whose word is at least `word`: by steps, by leaps that double, then by halves."""
-    n = words.size
-    near = min(n, at + _NEAR)
-    while at < near and words[np.uint64(at)] < word:
+    """The first place from `at` on whose word is at least `word`: by a look at the next ones, then by leaps."""
+    if at + _NEAR <= words.size:
+        less = count_bits(below_16(words, at, word))
+        return at + less if less < _NEAR else gallop(words, at + less - 1, word)
+    while at < words.size and words[at] < word:
         at += 1
-    return at if at < near or at == n else gallop(words, at, word)
+    return at
 
 
 @inlined

@@ -84,6 +84,17 @@ def live_entries(words: Array, rows: Array, sets: Array, out_words: Array, out_r
 
 
 @kernel
+def rows_between(rows: Array, first: int, end: int) -> Array:
+    """The rows from `first` on and before `end`, in their order."""
+    out = np.empty(rows.size + 1, np.int64)
+    count = 0
+    for row in rows:
+        out[count] = row
+        count += first <= row < end
+    return out[:count]
+
+
+@kernel
 def count_live(sets: Array) -> int:
     """The number of rows with at least one bit."""
     count = 0
