@@ -74,7 +74,7 @@ def naive(run: dict[str, Any]) -> tuple[set[tuple[int, int, tuple[int, ...]]], i
             arrived = before or run["order"] == ANY_ORDER or (run["order"] == NOT_AFTER and run["gates"][row] == gate)
             if lo <= word <= hi and arrived and distance <= run["reach"] and any(common):
                 found.add((p, row, common))
-                earlier += before
+                earlier += other < tick
     return found, earlier
 
 
@@ -144,7 +144,7 @@ def test_many_tuples_of_a_word_are_found_in_blocks_as_by_a_plain_loop(seed: int)
                 assert (out[2][:n] == common[out[0][:n], out[1][:n]]).all()
                 calls += 1
             assert len(found) == len(wanted) and set(found) == wanted
-            assert cursor[EARLIER] == sum(int(gates[row] < gate[p]) for p, row in wanted)
+            assert cursor[EARLIER] == sum(int(ticks[row] < tick[p]) for p, row in wanted)
 
 
 @settings(max_examples=100, deadline=None)
@@ -176,9 +176,9 @@ def test_sets_are_made_narrowed_and_dealt_out_as_by_a_plain_loop(data: st.DataOb
     owners, rows = np.empty(len(bits), np.int64), np.empty(len(bits), np.int64)
     shared_sets.list_owners(sets, mask, np.arange(64 * width) % 7, owners, rows)
     assert list(zip(owners.tolist(), rows.tolist(), strict=True)) == [(place % 7, i) for place, i in bits]
-    by_bit = np.ones(64 * width, np.int64)
-    shared_sets.count_by_bit(sets, mask, by_bit)
-    assert by_bit.tolist() == [1 + sum(place == at for at, _ in bits) for place in range(64 * width)]
+    counts = np.ones(7, np.int64)
+    shared_sets.count_by_owner(sets, mask, np.arange(64 * width) % 7, counts)
+    assert counts.tolist() == [1 + sum(owner == o for o in owners) for owner in range(7)]
 
     starts, dealt = np.cumsum([0, *np.bincount(owners, minlength=7)]), np.empty(len(bits), np.int64)
     shared_sets.deal(sets, mask, np.arange(64 * width) % 7, 5, starts[:-1].copy(), dealt)

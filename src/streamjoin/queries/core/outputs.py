@@ -317,10 +317,10 @@ class OutputClass:
     def charge(self, parts: list[EndingResults], streams: Mapping[str, StoredStream], ledger: Ledger) -> None:
         """Count the bytes of the rows of every query."""
         accounts, size = self.accounts(ledger), len(self._members)
-        counts, amounts = np.zeros(size), np.zeros(size)
+        counts, amounts = np.zeros(size, np.int64), np.zeros(size)
         columns = [(source, streams[stream].column(name)) for source, stream, name in self.reads]
         for part in parts:
-            counts += part.counts(size)
+            part.add_counts(counts)
             varying = [(source, values) for source, values in columns if values.width is None]
             owners, rows = part.listed() if varying else (part.owners, part.owners)
             for source, values in varying:

@@ -21,7 +21,7 @@ from streamjoin._arrays import Array
 from streamjoin.kernels.gather import gather
 from streamjoin.queries.core.selection_tables import pack_bits
 from streamjoin.queries.core.stored_stream import HeldColumn, allocate, concatenate
-from streamjoin.queries.kernels.sets import count_bits, count_by_bit, deal, list_owners, narrow
+from streamjoin.queries.kernels.sets import count_bits, count_by_owner, deal, list_owners, narrow
 from streamjoin.windows.workers import Workers
 
 T = TypeVar("T")
@@ -57,13 +57,9 @@ class EndingResults:
         """How many results there are."""
         return count_bits(self.sets, self.mask)
 
-    def counts(self, queries: int) -> Array:
-        """How many results each query has."""
-        by_bit = np.zeros(self.owners.size, np.int64)
-        count_by_bit(self.sets, self.mask, by_bit)
-        counts = np.zeros(queries, np.int64)
-        np.add.at(counts, self.owners, by_bit)
-        return counts
+    def add_counts(self, counts: Array) -> None:
+        """Add how many results each query has."""
+        count_by_owner(self.sets, self.mask, self.owners, counts)
 
     def listed(self) -> tuple[Array, Array]:
         """Result by result: whose, and which row."""
@@ -92,7 +88,9 @@ class DealtRows:
         self, results: Sequence[EndingResults], queries: int, columns: Sequence[tuple[int, HeldColumn]]
     ) -> None:
         self._results, self._columns = results, columns
-        counts = sum((part.counts(queries) for part in results), np.zeros(queries, np.int64))
+        counts = np.zeros(queries, np.int64)
+        for part in results:
+            part.add_counts(counts)
         self.starts: Array = np.concatenate([[0], np.cumsum(counts)])
         """Where the rows of each query begin, by its number, and where the last ones end."""
         self._count = int(self.starts[-1])
@@ -169,9 +167,9 @@ class DealtRows:
         return int(count * sum(self._columns[pick][1].mean_width for pick in picks))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RowList:
-    """The rows of a query, not gathered yet."""
+    """The rows of a query, not gathered yet; it does not change."""
 
     num_rows: int
     _dealt: DealtRows

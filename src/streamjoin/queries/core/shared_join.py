@@ -48,7 +48,7 @@ from streamjoin.queries.kernels.probe import (
     Probes,
     probe_shared,
 )
-from streamjoin.queries.kernels.sets import add_by_bit, count_by_bit, narrow, rows_between
+from streamjoin.queries.kernels.sets import add_by_bit, count_by_owner, narrow, rows_between
 from streamjoin.windows.clock import apart, minus
 
 Streams = Mapping[str, StoredStream]
@@ -447,7 +447,8 @@ class FirstJoinRun:
     def _count(self, pairs: int, counts: StepCounts, later: StepCounts) -> None:
         """Add what the last probe saw; `later` gets what belongs to the other direction, or is the same.
 
-        Pairs that have to pass further tests are counted after those.
+        Pairs that have to pass further tests are counted after those. Of two new tuples of one time that of the second
+        stream, by name, came last: it has the other direction.
         """
         candidates, earlier = int(self._scratch.cursor[SEEN]), int(self._scratch.cursor[EARLIER])
         counts.candidates += candidates / 2
@@ -463,7 +464,7 @@ class FirstJoinRun:
             # What is found for a part of a query is not a row yet.
             if accounts is not None and not isinstance(ending.sink, ReferenceOutputs):
                 by_bit = np.zeros(len(accounts), np.int64)
-                count_by_bit(pairs.sets, mask, by_bit)
+                count_by_owner(pairs.sets, mask, np.arange(by_bit.size), by_bit)
                 is_over = ledger.charge("rows", accounts, by_bit, str(step.key))
                 # The tuples of a pair, and its set, are there once for all who have it.
                 count = max(1, int(by_bit.sum()))

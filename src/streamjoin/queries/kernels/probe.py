@@ -45,7 +45,7 @@ START: Final = (0, -1, 0, 0, 0, -1, 0, MIN, MIN, MIN)
 """The cursor of a pass that begins."""
 DONE, AT, SEEN, EARLIER = range(4)
 """In a cursor: probes that are done, the candidate that is next for the current one or -1, candidates read, and pairs
-whose stored tuple came first. Then where the last probe's word begins and ends, and where its window does."""
+whose stored tuple has an earlier time. Then where the last probe's word begins and ends, and where its window does."""
 
 
 @inlined
@@ -105,10 +105,10 @@ def _test(
 ) -> tuple[int, int]:
     """Keep those of the candidates from `first` to `end` that have a query in common, with the common set.
 
-    Returns where the last one kept ends, and how many of them have a stored tuple that came first.
+    Returns where the last one kept ends, and how many of them have a stored tuple of an earlier time.
     """
-    _, _, _, probe_ticks, probe_gates, probe_sets = probes
-    _, _, ticks, gates, sets = run
+    _, _, _, probe_ticks, _, probe_sets = probes
+    _, _, ticks, _, sets = run
     _, limits, keeps = windows
     out_probe, out_row, out_sets = out
     width = sets.shape[1]
@@ -132,7 +132,7 @@ def _test(
         out_probe[goal], out_row[goal] = np.int64(p) + bases[0], np.int64(row) + bases[1]
         is_pair = common != np.uint64(0)
         kept += is_pair
-        earlier += is_pair & (gates[row] < probe_gates[p])
+        earlier += is_pair & (other < tick)
     return kept, earlier
 
 
@@ -241,8 +241,8 @@ def probe_shared(
             if at == end:
                 i += 1
                 at = -1
-        pairs, came_first = _test(probes, run, windows, bases, out, pairs, listed)
-        earlier += came_first
+        pairs, before_probe = _test(probes, run, windows, bases, out, pairs, listed)
+        earlier += before_probe
         listed = pairs
     state = (i, at, candidates, earlier, start, stop, begin, last_low, last_high, last_tick)
     for place in range(len(state)):

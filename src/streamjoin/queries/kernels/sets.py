@@ -90,7 +90,8 @@ def rows_between(rows: Array, first: int, end: int) -> Array:
     count = 0
     for row in rows:
         out[count] = row
-        count += first <= row < end
+        # Without a branch: which rows these are can't be predicted.
+        count += (first <= row) & (row < end)
     return out[:count]
 
 
@@ -162,16 +163,16 @@ def list_owners(sets: Array, mask: Array, owners: Array, out_owner: Array, out_r
 
 
 @kernel
-def count_by_bit(sets: Array, mask: Array, out: Array) -> None:
-    """Add to `out`, for each bit of the mask, how many sets have it: bit by bit, without a look at which ones."""
+def count_by_owner(sets: Array, mask: Array, owners: Array, out: Array) -> None:
+    """Add to `out`, for the owner of each bit of the mask, how many sets have it: bit by bit, for all sets at once."""
     for w in range(sets.shape[1]):
         asked = mask[w]
         while asked != np.uint64(0):
-            bit = np.uint64(lowest_bit(np.int64(asked)))  # type: ignore[arg-type]
+            bit = lowest_bit(np.int64(asked))  # type: ignore[arg-type]
             count = np.uint64(0)
             for i in range(sets.shape[0]):
-                count += (sets[i, w] >> bit) & np.uint64(1)
-            out[64 * w + np.int64(bit)] += np.int64(count)
+                count += (sets[i, w] >> np.uint64(bit)) & np.uint64(1)
+            out[owners[64 * w + bit]] += np.int64(count)
             asked &= asked - np.uint64(1)
 
 
