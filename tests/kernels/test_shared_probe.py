@@ -98,7 +98,7 @@ def test_the_pairs_are_those_of_a_plain_loop(run: dict[str, Any]) -> None:
             (words[rows], rows, np.array([tick for _, tick, _ in stored], np.int64), run["gates"],
              as_sets([bits for _, _, bits in stored], width)),
             (run["reach"], np.array(run["limits"], np.uint64), as_sets(run["keeps"], width)),
-            run["order"], run["ascending"], (100, 1000), out, read, cursor, run["most"],
+            run["order"], run["ascending"], 0, (100, 1000), out, read, cursor, run["most"],
         )  # fmt: skip
         assert cursor[SEEN] - before <= run["most"] + len(stored)
         found += [(int(out[0][i]) - 100, int(out[1][i]) - 1000, tuple(map(int, out[2][i]))) for i in range(count)]
@@ -124,6 +124,9 @@ def test_many_tuples_of_a_word_are_found_in_blocks_as_by_a_plain_loop(seed: int)
     high, tick = low + random.choice([0, 0, 0, 4], probing), random.integers(0, span, probing)
     gate, limits = random.permutation(stored + probing)[:probing], np.array([1, 9], np.uint64)
     keeps = random.integers(0, 4, (3, width)).astype(np.uint64)
+    # No probe reaches the first of the rows.
+    tick += span // 2
+    since = int(ticks.searchsorted(tick.min() - reach)) if seed % 2 and reach != NO_LIMIT else 0
     rows, order = np.argsort(word, kind="stable"), np.lexsort((tick, low))
     probes, run = (order, low, high, tick, gate, asked), (word[rows], rows, ticks, gates, sets)
 
@@ -139,7 +142,9 @@ def test_many_tuples_of_a_word_are_found_in_blocks_as_by_a_plain_loop(seed: int)
             cursor, found, calls = np.array(START), list[tuple[int, int]](), 0
             while calls == 0 or cursor[DONE] < probing:
                 windows = reach, limits, keeps
-                n = probe_shared(probes, run, windows, arrival, bool(seed % 2), (0, 0), out, NOT_READ, cursor, most)
+                n = probe_shared(
+                    probes, run, windows, arrival, bool(seed % 2), since, (0, 0), out, NOT_READ, cursor, most
+                )
                 found += zip(out[0][:n].tolist(), out[1][:n].tolist(), strict=True)
                 assert (out[2][:n] == common[out[0][:n], out[1][:n]]).all()
                 calls += 1

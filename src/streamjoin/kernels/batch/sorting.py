@@ -61,6 +61,8 @@ def _by_leading_bits(words: Array, tags: Array) -> tuple[Array, Array, bool]:
         at = np.uint64(low[bucket])
         low[bucket] += 1
         half_words[at], half_tags[at] = words[i], tags[i]
+    if bits <= _DIGIT:
+        return half_words, half_tags, True
     out_words, out_tags = np.empty(n, np.int64), np.empty(n, np.int64)
     for i in range(n):
         bucket = (np.uint64(half_words[i]) - base) >> shift >> digit

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,6 @@ from streamjoin.queries.kernels.probe import (
     DONE,
     EARLIER,
     NOT_AFTER,
-    SEEN,
     START,
     Probes,
     probe_shared,
@@ -195,7 +195,6 @@ class Scratch:
         self._rows = np.empty((2, _ROOM), np.int64)
         self._sets = np.empty((_ROOM, 1), np.uint64)
         self._used = 0
-        self.cursor = np.array(START)
 
     def begin(self, width: int) -> None:
         """Forget the pairs that are there; the next have sets of `width` words."""
@@ -232,7 +231,7 @@ class Scratch:
         return left, right, sets
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RunProbe:
     """A run that is probed for steps, and how: see `probe_shared`."""
 
@@ -247,6 +246,16 @@ class RunProbe:
     """What probes are counted from."""
     flipped: bool = False
     """Whether a probe is the second of its pair."""
+    since: int = 0
+    """The first row that a probe may reach."""
+
+
+class Seen(NamedTuple):
+    """What a probe of a run saw: pairs, those whose stored tuple has an earlier time, and candidates."""
+
+    pairs: int = 0
+    earlier: int = 0
+    candidates: int = 0
 
 
 @dataclass(frozen=True)
@@ -296,8 +305,7 @@ class BatchRun:
         return counts
 
 
-@dataclass(frozen=True)
-class JoinSide:
+class JoinSide(NamedTuple):
     """A stream as one side of a join: the attribute it is looked up by, and its sets."""
 
     stream: str
@@ -308,6 +316,7 @@ class JoinSide:
 _STEP = 1 << 22
 """The candidates that are read before budgets are looked at."""
 _NO_READS = np.empty(0, np.int64)
+_START = np.array(START)
 
 
 class FirstJoinRun:
@@ -416,12 +425,14 @@ class FirstJoinRun:
                 # What is new on both sides is found with the first; what is not, only if somebody goes on from it.
                 if step is backward if run is new else not step.queries:
                     continue
-                near_probes = _in_reach(probes, fresh, run, forward.tests.reach)
+                near_probes, since = _in_reach(probes, fresh, run, forward.tests.reach)
                 steps = (forward, backward) if run is new else (step,)
-                target = RunProbe(steps, forward.tests, far, run, ANY_ORDER, go_on, fresh.first, step is backward)
-                pairs = self._probe(target, near_probes)
+                target = RunProbe(
+                    steps, forward.tests, far, run, ANY_ORDER, go_on, fresh.first, step is backward, since
+                )
+                seen = self._probe(target, near_probes)
                 later = batch.counts_of(backward.key) if run is new else counts
-                self._count(pairs if forward.tests.settled else 0, counts, later)
+                _count(seen, counts, later, settled=forward.tests.settled)
         go_on()
 
     def _split(self, pairs: Partial) -> None:
@@ -443,19 +454,6 @@ class FirstJoinRun:
             self._go_on(forward, pairs.keep(is_forward))
             kept = pairs.keep(~is_forward)
             self._go_on(backward, Partial(kept.refs[::-1], kept.sets))
-
-    def _count(self, pairs: int, counts: StepCounts, later: StepCounts) -> None:
-        """Add what the last probe saw; `later` gets what belongs to the other direction, or is the same.
-
-        Pairs that have to pass further tests are counted after those. Of two new tuples of one time that of the second
-        stream, by name, came last: it has the other direction.
-        """
-        candidates, earlier = int(self._scratch.cursor[SEEN]), int(self._scratch.cursor[EARLIER])
-        counts.candidates += candidates / 2
-        later.candidates += candidates / 2
-        if pairs:
-            counts.pairs += earlier
-            later.pairs += pairs - earlier
 
     def _deal(self, step: Step, endings: tuple[Ending, ...], pairs: Partial) -> None:
         accounts, ledger = self._first_join.accounts, self._batch.ledger
@@ -540,8 +538,8 @@ class FirstJoinRun:
         for run in self._streams[step.stream].runs:
             if _near(ticks, run, tests.reach):
                 order_of_arrival = NOT_AFTER if tests.inclusive else BEFORE
-                self._probe(RunProbe((step,), tests, far, run, order_of_arrival, go_on), probes)
-                counts.candidates += int(scratch.cursor[SEEN])
+                target = RunProbe((step,), tests, far, run, order_of_arrival, go_on)
+                counts.candidates += self._probe(target, probes).candidates
         go_on()
         self._turn_to(before)
 
@@ -559,58 +557,55 @@ class FirstJoinRun:
             partial, rows = partial.keep(valid), rows[valid]
         return partial, words.words.lo[rows], words.words.hi[rows]
 
-    def _probe(self, target: RunProbe, probes: Probes) -> int:
-        """Add the pairs of probes with a run to the scratch; returns how many there are."""
+    def _probe(self, target: RunProbe, probes: Probes) -> Seen:
+        """Add the pairs of probes with a run to the scratch."""
         self._check()
-        scratch = self._scratch
-        scratch.cursor[:] = START
-        total = seen = earlier = 0
         far, run = target.far, target.run
         sets = far.sets.of(run)
+        seen = Seen()
         for index, reach in run.live_parts(far.attribute, far.sets.serial, sets):
             near = self._probing(probes)
-            if not near[0].size or not index.rows.size:
-                continue
-            if reach:
-                near = (near[0], minus(near[1], reach), *near[2:])
-            total += self._probe_part(target, near, index, sets)
-            seen, earlier = seen + int(scratch.cursor[SEEN]), earlier + int(scratch.cursor[EARLIER])
-        scratch.cursor[SEEN], scratch.cursor[EARLIER] = seen, earlier
-        return total
+            if near[0].size and index.rows.size:
+                if reach:
+                    near = (near[0], minus(near[1], reach), *near[2:])
+                part = self._probe_part(target, near, index, sets)
+                seen = Seen(*(a + b for a, b in zip(seen, part, strict=True))) if seen.candidates else part
+        return seen
 
-    def _probe_part(self, target: RunProbe, probes: Probes, index: SortedIndex, sets: Array) -> int:
+    def _probe_part(self, target: RunProbe, probes: Probes, index: SortedIndex, sets: Array) -> Seen:
         """The same with one part of the run's index."""
         scratch, tests, run = self._scratch, target.tests, target.run
         windows = length_word(tests.reach), tests.near.limits, self._mask(tests.near.keeps)
         stored = index.words, index.rows, run.ticks, run.gates, sets
-        # Steps that follow use the scratch, and its cursor, too.
-        cursor = np.array(START)
+        cursor = _START.copy()
         read = _NO_READS if self._first_join.accounts is None else np.zeros(len(probes[1]), np.int64)
         total = charged = 0
         while True:
             one, two, common = scratch.room()
             out = (two, one, common) if target.flipped else (one, two, common)
             first = target.base, run.first
-            pairs = probe_shared(probes, stored, windows, target.order, run.ascending, first, out, read, cursor, _STEP)
+            pairs = probe_shared(
+                probes, stored, windows, target.order, run.ascending, target.since, first, out, read, cursor, _STEP
+            )
             scratch.add(pairs)
             total += pairs
-            is_over = self._charge_candidates(target.steps, probes[-1], read, int(cursor[SEEN]) - charged)
-            charged = int(cursor[SEEN])
-            if cursor[DONE] == probes[0].size:
+            done, _, seen, earlier = cursor[: EARLIER + 1].tolist()
+            is_over = self._charge_candidates(target.steps, probes[-1], read, seen - charged)
+            charged = seen
+            if done == probes[0].size:
                 break
             self._check()
             if scratch.is_full:
                 target.go_on()
             if is_over or self._living is not None:
-                left = self._probing(probes, int(cursor[DONE]))
-                if cursor[AT] >= 0 and (not left[0].size or left[0][0] != probes[0][cursor[DONE]]):
+                left = self._probing(probes, done)
+                if cursor[AT] >= 0 and (not left[0].size or left[0][0] != probes[0][done]):
                     cursor[AT] = -1
                 probes, cursor[DONE] = left, 0
                 windows = (*windows[:2], self._mask(tests.near.keeps))
                 if not probes[0].size:
                     break
-        scratch.cursor[:] = cursor
-        return total
+        return Seen(total, earlier, seen)
 
 
 def _new_probes(near: JoinSide, fresh: BucketRun) -> Probes | None:
@@ -627,18 +622,36 @@ def _new_probes(near: JoinSide, fresh: BucketRun) -> Probes | None:
     return order, lo, hi, fresh.ticks, fresh.gates, sets
 
 
-def _in_reach(probes: Probes, fresh: BucketRun, run: BucketRun, reach: int) -> Probes:
-    """The probes of new tuples that can be within reach of a run; the tuples' times ascend."""
+def _in_reach(probes: Probes, fresh: BucketRun, run: BucketRun, reach: int) -> tuple[Probes, int]:
+    """The probes of new tuples that can be within reach of a run, and the first row that can be of one of them.
+
+    The new tuples' times ascend.
+    """
     low, high = run.low - reach, run.high + reach
+    since = fresh.low - reach
+    first_row = int(run.ticks.searchsorted(since, side="left")) if run.ascending and run.low < since else 0
     if low <= fresh.low and fresh.high <= high:
-        return probes
+        return probes, first_row
     order = probes[0]
     if fresh.high < low or high < fresh.low:
-        return (order[:0], *probes[1:])
+        return (order[:0], *probes[1:]), 0
     # Beyond what the new tuples have there is nothing to search for, and it might not fit.
-    first = fresh.ticks.searchsorted(max(low, fresh.low), side="left")
-    last = fresh.ticks.searchsorted(min(high, fresh.high), side="right")
-    return (rows_between(order, first, last), *probes[1:])
+    first = int(fresh.ticks.searchsorted(max(low, fresh.low), side="left"))
+    last = int(fresh.ticks.searchsorted(min(high, fresh.high), side="right"))
+    return (rows_between(order, first, last), *probes[1:]), first_row
+
+
+def _count(seen: Seen, counts: StepCounts, later: StepCounts, *, settled: bool) -> None:
+    """Add what a probe saw; `later` gets what belongs to the other direction, or is the same.
+
+    Pairs that have to pass further tests are counted after those. Of two new tuples of one time that of the second
+    stream, by name, came last: it has the other direction.
+    """
+    counts.candidates += seen.candidates / 2
+    later.candidates += seen.candidates / 2
+    if settled:
+        counts.pairs += seen.earlier
+        later.pairs += seen.pairs - seen.earlier
 
 
 def _near(ticks: Array, run: BucketRun, reach: int) -> bool:

@@ -60,6 +60,14 @@ def _leap_to_word(words: Array, at: int, word: int) -> int:
 
 
 @inlined
+def _leap_to_row(rows: Array, at: int, stop: int, row: int) -> int:
+    """The first place from `at` to `stop` that has `row` or a later one; rows ascend there, and not beyond."""
+    if stop - at <= _NEAR and at + _NEAR <= rows.size:
+        return at + count_bits(below_16(rows, at, row) & ((1 << (stop - at)) - 1))
+    return first_from(rows, at, stop, row)
+
+
+@inlined
 def _leap_to_tick(rows: Array, ticks: Array, at: int, stop: int, tick: int) -> int:
     """The first place from `at` to `stop` that is not before `tick`; times ascend there."""
     near = min(stop, at + _NEAR)
@@ -143,6 +151,7 @@ def probe_shared(
     windows: Windows,
     order_of_arrival: int,
     ascending: bool,
+    since: int,
     bases: tuple[int, int],
     out: tuple[Array, Array, Array],
     read: Array,
@@ -155,7 +164,7 @@ def probe_shared(
     were read; another call continues it. `out` takes the probe and the row, each counted from its base, and the common
     set. `read` takes how many candidates each probe read, unless it is empty. Places ascend by row, and so
     do the rows of a word; `ascending` says that times do too: then only the tuples of a word that are in the window
-    are looked at.
+    are looked at, and none before the row `since`, which no probe reaches.
     """
     order, lo, hi, probe_ticks, probe_gates, _ = probes
     words, rows, ticks, gates, _ = run
@@ -184,6 +193,8 @@ def probe_shared(
                 if stop < 0 or low != last_low or high != last_high:
                     start = _leap_to_word(words, start if low >= last_low else 0, low)
                     stop = words.size if high == MAX else _leap_to_word(words, start, high + 1)
+                    if narrow and since > 0:
+                        start = _leap_to_row(rows, start, stop, since)
                     begin, is_near = start, False
                 elif tick < last_tick:
                     begin = start
