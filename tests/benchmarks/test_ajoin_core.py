@@ -33,6 +33,8 @@ def test_a_tiny_cell_of_each_gives_the_same_rows(tmp_path: Path) -> None:
         assert answer["overall_per_s"] == pytest.approx(3 * answer["tuples_per_s"])
     assert answers[0]["megabytes"] < answers[2]["megabytes"]
     assert 0 < answers[0]["joins_share"] < 1
+    assert answers[0]["of_one_query"] > 0 and answers[0]["of_everything"] > 0
+    assert not any("of_one_query" in answer for answer in answers[1:])
     all_pairs = experiment.run({**cell, "selections": NONE}, context)
     assert all_pairs["rows_per_tuple"] > answers[0]["rows_per_tuple"]
     experiment._rows[FIGURE_14, 3] += 1
@@ -54,6 +56,9 @@ def rows(rate: dict[tuple[str, int], float]) -> list[Row]:
             "rows_per_tuple": 0.5,
             "rows_per_s": 7.0,
             "reading_share": 0.5,
+            "ns_per_row": 3.0,
+            "of_one_query": per_s / 200,
+            "of_everything": per_s / 100,
             "ratio": 2.0,
         }
         for selections in (FIGURE_14, NONE)
@@ -66,6 +71,9 @@ def test_verdicts_and_plot() -> None:
     given = {(system, count): 100.0 for system in (SHARED, ALL, APART, ONE_THREAD) for count in (1, 100)}
     assert "aim 0.25: met" in experiment.verdict(rows(given))[1]
     assert "aim 0.25: missed" in experiment.verdict(rows({**given, (SHARED, 100): 24.0}))[1]
+    assert "0.50 by processor time" in experiment.verdict(rows(given))[1]
+    assert "aim 0.97: met" in experiment.verdict(rows(given))[-2]
+    assert "aim 0.97: missed" in experiment.verdict(rows({**given, (SHARED, 100): 96.0}))[-2]
     assert "100 times" in experiment.verdict(rows(given))[0]
     assert "2.00 times no sharing" in experiment.verdict(rows(given))[-1]
     assert "1.00 times one thread" in experiment.verdict(rows(given))[-1]
