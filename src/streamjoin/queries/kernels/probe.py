@@ -200,7 +200,7 @@ def probe_shared(
                     begin = start
                 last_low, last_high, last_tick = low, high, tick
                 at, end = start, stop
-                if narrow and stop - start <= _SIDE_BY_SIDE:
+                if narrow and 0 < stop - start <= _SIDE_BY_SIDE:
                     if not is_near:
                         for k in range(_SIDE_BY_SIDE):
                             near[k] = MAX
@@ -209,26 +209,29 @@ def probe_shared(
                         is_near = True
                     at = start + count_bits(below_32(near, 0, earliest))
                     end = min(stop, start + count_bits(upto_32(near, 0, latest)))
-                elif narrow:
+                elif narrow and start < stop:
                     # Probes of one word come in the order of their times: so do the beginnings of their windows.
                     begin = at = _leap_to_tick(rows, ticks, begin, stop, earliest)
                     end = -1
             if end < 0:
                 end = stop
-                if narrow and latest < MAX:
+                if narrow and latest < MAX and order_of_arrival == ANY_ORDER:
                     end = _leap_to_tick(rows, ticks, at, stop, latest + 1)
             first = at
             if order_of_arrival != ANY_ORDER:
                 came = probe_gates[p] + order_of_arrival
                 while at < end and listed < full:
                     row = rows[at]
+                    if narrow and ticks[row] > latest:
+                        end = at
+                        break
                     at += 1
                     if gates[row] >= came:
                         if low == high:
                             end = at
                         continue
                     out_probe[listed], out_row[listed] = probe, row
-                    listed += narrow or earliest <= ticks[row] <= latest
+                    listed += (earliest <= ticks[row]) & (ticks[row] <= latest)
             elif narrow:
                 count = min(end - at, full - listed)
                 if count <= _AT_ONCE and at + _AT_ONCE <= rows.size and listed + _AT_ONCE <= room:
@@ -245,7 +248,7 @@ def probe_shared(
                     row = rows[at]
                     at += 1
                     out_probe[listed], out_row[listed] = probe, row
-                    listed += earliest <= ticks[row] <= latest
+                    listed += (earliest <= ticks[row]) & (ticks[row] <= latest)
             candidates += at - first
             if is_counted:
                 read[p] += at - first
