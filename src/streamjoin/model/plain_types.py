@@ -22,6 +22,9 @@ from streamjoin.model.metadata import rewritten_metadata, without_layout
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
     """The plain type that holds the values of `type_`."""
+    if pa.types.is_primitive(type_):
+        # Asked for every column of every batch.
+        return type_
     if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return plain_type(type_.value_type)
     if pa.types.is_string_view(type_):
