@@ -79,7 +79,7 @@ class SelectionTables:
         others: dict[Expression, list[int]] = {}
         for place, selected in enumerate(bits):
             for condition in selected.conditions if selected is not None else ():
-                test = _simple(condition, schema)
+                test = comparison_of(condition, schema)
                 if test is None:
                     others.setdefault(condition, []).append(place)
                 else:
@@ -281,7 +281,19 @@ def pack_bits(bits: Array, width: int) -> Array:
     return np.packbits(room, axis=-1, bitorder="little").view(np.uint64)
 
 
-def _simple(condition: Expression, schema: pa.Schema) -> tuple[str, str, int] | None:
+def passing(bucket: Bucket, rows: Array, condition: Expression) -> Array:
+    """Which of some rows of a bucket pass a condition."""
+    test = comparison_of(condition, bucket.table.schema)
+    if test is None:
+        return bucket.mask(condition)[rows]
+    # Many queries have one of their own: to evaluate each as an expression takes longer than the comparison.
+    name, sign, constant = test
+    values, valid = bucket.whole_numbers(name)
+    mask = _OPERATORS[sign](values[rows], np.int64(constant))
+    return mask if valid is None else mask & valid[rows]
+
+
+def comparison_of(condition: Expression, schema: pa.Schema) -> tuple[str, str, int] | None:
     """The attribute, the operator and the constant of a condition that a table can hold."""
     if not isinstance(condition, Compare) or condition.operator not in _OPERATORS:
         return None

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 from typing import Final
 
 import numpy as np
@@ -27,6 +29,7 @@ from streamjoin.model.keys import fit
 from streamjoin.model.terms import BandTerm, Equality, Number, Term
 from streamjoin.queries.core.buckets import Bucket, IndexKey, KeyAttribute
 from streamjoin.queries.core.probe_plan import Path, StepKey
+from streamjoin.queries.core.selection_tables import passing
 from streamjoin.queries.language.join_key import JoinKey
 from streamjoin.queries.language.plan import Query
 
@@ -155,10 +158,7 @@ def _measure_stream(held: list[Bucket], selections: Iterable[tuple[Expression, .
     masks: dict[tuple[Expression, ...], Array] = {}
     for selection in selections:
         if selection and selection not in masks:
-            mask = newest.mask(selection[0])[chosen]
-            for condition in selection[1:]:
-                mask = mask & newest.mask(condition)[chosen]
-            masks[selection] = mask
+            masks[selection] = reduce(and_, (passing(newest, chosen, condition) for condition in selection))
     rows = sum(bucket.n for bucket in held)
     return StreamStatistics(rows / len(held), rows, int(chosen.size), masks, _distinct(held, rows))
 
@@ -198,6 +198,7 @@ class GroupCost:
         self._statistics = statistics
         self._apart = overhead + SETS * sum(statistics.of(stream).rate for stream in key.streams)
         self._streams = key.streams
+        self._measured = [statistics.of(stream) for stream in key.streams]
         terms: Sequence[Term] = (*key.equalities, *key.bands)
         self._pairs = [(_number(t.left.qualifier), _number(t.right.qualifier), self._keys(t)) for t in terms]
 
@@ -210,15 +211,14 @@ class GroupCost:
 
     def union(self, selections: Selections) -> Union:
         """Which tuples of the samples one query wants, by role."""
-        streams = zip(self._streams, selections, strict=True)
-        return tuple(self._statistics.of(stream).passing(selection) for stream, selection in streams)
+        sides = zip(self._measured, selections, strict=True)
+        return tuple(stream.passing(selection) for stream, selection in sides)
 
     def of(self, union: Union) -> float:
         """The cost of a batch for the queries that together want these tuples."""
-        measured = [self._statistics.of(stream) for stream in self._streams]
         shares = [1.0 if mask is None else float(np.count_nonzero(mask)) / max(1, mask.size) for mask in union]
-        rates = [one.rate * share for one, share in zip(measured, shares, strict=True)]
-        held = [one.held * share for one, share in zip(measured, shares, strict=True)]
+        rates = [one.rate * share for one, share in zip(self._measured, shares, strict=True)]
+        held = [one.held * share for one, share in zip(self._measured, shares, strict=True)]
         joins = (join_cost((rates[a], rates[b]), (held[a], held[b]), keys) for a, b, keys in self._pairs)
         return self._apart + sum(joins)
 

@@ -111,13 +111,21 @@ def _regroup(plan: Plan, facts: Facts, key: JoinKey, names: list[str], moving: l
     cost = GroupCost(key, facts.statistics, facts.settings.group_cost)
     members = {name: cost.union(facts.queries[name].selections) for name in names}
     now = {name: plan.choices[name].group for name in names}
-    found = _place_queries({name: group for name, group in now.items() if name not in moving}, moving, members, cost)
+    alone = {name: cost.of(union) for name, union in members.items()}
+    chosen = set(moving)
+    staying = {name: group for name, group in now.items() if name not in chosen}
+    found = _place_queries(staying, {name: alone[name] for name in moving}, members, cost)
     together = dict.fromkeys(names, min(now.values()))
-    before, grouped, united = (_total(groups, members, cost) for groups in (now, found, together))
+    before = _total(now, members, cost)
+    grouped, united = (before if groups == now else _total(groups, members, cost) for groups in (found, together))
     enough = 1 - facts.settings.hysteresis
     placed, after = (found, grouped) if grouped <= enough * united else (together, united)
-    apart = sum(map(cost.of, members.values()))
-    figures = {"cost before": before, "cost after": after, "cost apart": apart, "queries": len(names)}
+    figures = {
+        "cost before": before,
+        "cost after": after,
+        "cost apart": sum(alone.values()),
+        "queries": len(names),
+    }
     count, join = len(set(placed.values())), _named(key)
     if placed == now or after > before * (1.0 if placed is together else enough):
         why = "another grouping saves too little" if grouped < before else "nothing is cheaper"
@@ -136,20 +144,20 @@ def _named(key: JoinKey) -> str:
 
 
 def _place_queries(
-    groups: dict[str, int], moving: list[str], members: dict[str, Union], cost: GroupCost
+    groups: dict[str, int], moving: dict[str, float], members: dict[str, Union], cost: GroupCost
 ) -> dict[str, int]:
+    """The groups with those that move placed one by one; what each of these costs alone is known."""
     held = _unions(groups, members)
     costs = {group: cost.of(union) for group, union in held.items()}
     placed = dict(groups)
-    for name in moving:
+    for name, alone in moving.items():
         own = members[name]
-        alone = cost.of(own)
-        saved = {group: costs[group] + alone - cost.of(unite(union, own)) for group, union in held.items()}
-        best = max(saved, key=lambda group: saved[group], default=None)
-        if best is None or saved[best] <= 0:
+        joined = {group: unite(union, own) for group, union in held.items()}
+        after = {group: cost.of(union) for group, union in joined.items()}
+        best = max(after, key=lambda group: costs[group] + alone - after[group], default=None)
+        if best is None or costs[best] + alone <= after[best]:
             best = next(number for number in range(len(held) + 1) if number not in held)
-        held[best] = unite(held[best], own) if best in held else own
-        costs[best] = cost.of(held[best])
+        held[best], costs[best] = joined.get(best, own), after.get(best, alone)
         placed[name] = best
     return placed
 
