@@ -289,7 +289,7 @@ def passing(bucket: Bucket, rows: Array, condition: Expression) -> Array:
     # Many queries have one of their own: to evaluate each as an expression takes longer than the comparison.
     name, sign, constant = test
     values, valid = bucket.whole_numbers(name)
-    mask = _OPERATORS[sign](values[rows], np.int64(constant))
+    mask = _OPERATORS[sign](values[rows], np.array(constant, np.int64))
     return mask if valid is None else mask & valid[rows]
 
 
