@@ -328,6 +328,12 @@ def test_ranges_cover_every_word_once() -> None:
                 assert parts[-1][1] == words.size
                 for word, p in zip(words, points.owners(words, 3), strict=True):
                     assert points.word_range(p).touched(word, word)
+                lo, hi = (own.ravel() for own in np.meshgrid(words, words))
+                lo, hi = lo[lo <= hi], hi[lo <= hi]
+                first, last = points.range_of(lo, 0), points.range_of(hi, WHOLE - 1)
+                for p in range(partitions):
+                    exceeded = points.word_range(p).exceeded(lo, hi)
+                    assert exceeded.tolist() == ((first != p) | (last != p)).tolist()
 
 
 def test_a_range_opens_the_blocks_that_it_overlaps() -> None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.kernels.searching import count_upto
+from streamjoin.windows.encoding import read_only
 
 Sample = Sequence[tuple[int, int]]
 """Words, each with the number of rows it represents."""
@@ -30,7 +32,7 @@ WHOLE = 1 << 16
 
 # Multiples of this number, modulo WHOLE, are spread evenly, for any number of them.
 _SPREAD = 40_503
-_FEW_POINTS = 16
+_FEW_POINTS = 256
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class WordRange:
             word, share = self.last
             overlap &= least <= word if share else least < word
         return overlap
+
+    def exceeded(self, lo: Array, hi: Array) -> Array:
+        """Whether words from each of `lo` to each of `hi`, of which there are some, may belong to other ranges."""
+        word, share = self.first
+        outside: Array = lo <= word if share else lo < word
+        return outside if self.last is None else outside | (hi >= self.last[0])
 
     def beside(self, least: int, most: int) -> list[WordRange]:
         """The ranges of the words from `least` to `most` before and after this one."""
@@ -139,12 +147,11 @@ class SplitPoints:
 
 
 def _points_before(points: Array, word: Array) -> Array:
-    """How many of the sorted `points` are not greater than each word. Comparing with a few one by one is faster."""
+    """How many of the sorted `points` are not greater than each word."""
     if points.size > _FEW_POINTS:
         return np.searchsorted(points, word, side="right").astype(np.int64)
-    before = np.zeros(word.size, np.int64)
-    for point in points:
-        before += word >= point
+    before = np.empty(word.size, np.int64)
+    count_upto(read_only(points), read_only(word), before)
     return before
 
 

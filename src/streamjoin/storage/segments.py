@@ -190,9 +190,13 @@ def stored(
     word_range: WordRange,
     *,
     shared: bool = True,
+    plan: SegmentLayout | None = None,
 ) -> list[Segment]:
-    """What belongs to `word_range` in a part of `runs`, oldest run first; see `WindowLog.piece` for `shared`."""
-    plan = layout(blueprint, part)
+    """What belongs to `word_range` in a part of `runs`, oldest run first; see `WindowLog.piece` for `shared`.
+
+    `plan` is the part's `layout`, if the caller has it.
+    """
+    plan = plan or layout(blueprint, part)
     segments = []
     for run in runs:
         for file, block in run.overlapping(part, word_range):

@@ -19,6 +19,11 @@ class TermWords:
     lo: Array
     hi: Array
 
+    @property
+    def matches_itself(self) -> bool:
+        """Whether each interval holds the tuple's own word alone, as in an equality of columns of one type."""
+        return self.lo is self.word and self.hi is self.word
+
     def take(self, order: Array) -> TermWords:
         """The same for the tuples in `order`."""
         return TermWords(self.word[order], self.lo[order], self.hi[order])

@@ -170,10 +170,12 @@ def _probes(
     else:
         since, first = _reach(blueprint, 1 - side, upto, segment.ticks)
         until = np.full(upto.size, MOST)
-    lo, hi = index.lo[order], index.hi[order]
-    if classes is not None:
-        lo, hi = np.where(classes == NO_CLASS, 1, lo), np.where(classes == NO_CLASS, 0, hi)
-    make_ascending(lo, hi)
+    lo = hi = words
+    if not index.matches_itself:
+        lo, hi = index.lo[order], index.hi[order]
+        if classes is not None:
+            lo, hi = np.where(classes == NO_CLASS, 1, lo), np.where(classes == NO_CLASS, 0, hi)
+        make_ascending(lo, hi)
     probes = SortedProbes(segment, lo, hi, bounds, since, until, first, upto)
     return probes, order < owned
 

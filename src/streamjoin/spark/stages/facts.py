@@ -118,10 +118,21 @@ class BatchFacts:
 
     def numbers(self, side: int, rows: Array) -> Array:
         """The numbers of rows, from their tasks and their numbers there."""
-        tasks, places = rows >> TASK_ROWS, rows & ((1 << TASK_ROWS) - 1)
-        known = sorted(task for of, task in self.first if of == side)
-        first = np.array([self.first[side, task] for task in known], np.int64)
-        return places if not rows.size else first[np.searchsorted(np.array(known, np.int64), tasks)] + places
+        return numbered({task: first for (of, task), first in self.first.items() if of == side}, rows)
+
+
+def numbered(first: Mapping[int, int], rows: Array) -> Array:
+    """The numbers of rows, from their tasks and their numbers there; `first` is the number of each task's first row."""
+    if not rows.size:
+        return rows
+    tasks = rows >> TASK_ROWS
+    # Tasks are few and have small numbers; only `WAITED` is far above, and has the last place.
+    most = max((task for task in first if task != WAITED), default=-1) + 1
+    shift = np.zeros(most + 1, np.int64)
+    for task, number in first.items():
+        shift[min(task, most)] = number - (task << TASK_ROWS)
+    numbers: Array = rows + shift[np.minimum(tasks, most)]
+    return numbers
 
 
 def bound_of(blueprint: Blueprint, clocks: Clocks) -> int | None:

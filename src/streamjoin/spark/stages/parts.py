@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from streamjoin.storage.log import WindowLog
@@ -127,14 +128,12 @@ def markers(partitions: int, mark: int = 0, facts: bytes | None = None) -> pa.Re
 
 
 def _row(partition: int, side: int, source: int, number: int, body: pa.Buffer) -> pa.RecordBatch:
-    offsets = pa.array([0, body.size], pa.int32()).buffers()[1]
-    return pa.record_batch(
-        [
-            *(pa.array([value], pa.int32()) for value in (partition, side, source, number)),
-            pa.Array.from_buffers(pa.binary(), 1, [None, offsets, body]),
-        ],
-        schema=SCHEMA,
-    )
+    # From buffers: there are many parts, and arrays of Python's numbers take longer.
+    numbers = pa.py_buffer(np.array([partition, side, source, number], np.int32))
+    offsets = pa.py_buffer(np.array([0, body.size], np.int32))
+    columns = [pa.Array.from_buffers(pa.int32(), 1, [None, numbers], 0, place) for place in range(4)]
+    rows = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, body])
+    return pa.RecordBatch.from_arrays([*columns, rows], schema=SCHEMA)
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,7 @@ def placed(
         owner = np.where(keyed, owner, np.arange(first, first + encoded.n, dtype=np.int64) % points.ranges)
     # The owner of a left row finds all its partners in an as-of join.
     nothing = np.empty(0, np.int64)
-    whole = blueprint.by_key and not points.shares.any()
+    whole = not points.shares.any() and (blueprint.by_key or index.matches_itself)
     alone = whole or (role == 0 and (blueprint.bound.match is not None or blueprint.summarises))
     copies = (nothing, nothing) if alone else points.copies(owner, lo, hi)
     return Placed(owner, copies, word, lo, hi, keyed)

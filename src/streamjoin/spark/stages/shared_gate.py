@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamjoin._arrays import Array
-from streamjoin.spark.stages.facts import TASK_ROWS
+from streamjoin.spark.stages.facts import numbered
 from streamjoin.spark.stages.gating import (
     Decided,
     Standing,
@@ -233,10 +233,7 @@ class SharedGate:
 
     def numbers(self, side: int, ids: Array) -> Array:
         """The numbers of new rows, from their tasks and their places there."""
-        tasks, places = ids >> TASK_ROWS, ids & ((1 << TASK_ROWS) - 1)
-        known = sorted(task for of, task in self._first if of == side)
-        first = np.array([self._first[side, task] for task in known], np.int64)
-        return places if not ids.size else first[np.searchsorted(np.array(known, np.int64), tasks)] + places
+        return numbered({task: first for (of, task), first in self._first.items() if of == side}, ids)
 
     def of_new(self, side: int, numbers: Array) -> tuple[Array, Array]:
         """The position of each new row in its side, or why it has none, and how many of the other side come before."""

@@ -53,7 +53,7 @@ from streamjoin.storage.manifest import KEYLESS, MARKS, WAITING, StoredRun
 from streamjoin.storage.pieces import BlockRows, MappedPiece
 from streamjoin.storage.places import place
 from streamjoin.storage.ranges import SplitPoints, WordRange, sample
-from streamjoin.storage.segments import Segment, block_rows, layout, merged, stored
+from streamjoin.storage.segments import Segment, SegmentLayout, block_rows, layout, merged, stored
 from streamjoin.windows.encoding import flat, integer_values
 
 T = TypeVar("T")
@@ -117,6 +117,7 @@ class RangeOfBatch:
         self._before = log.version(batch - 1, keep=partition == 0)
         self._clocks: list[int | None] | None = None
         self._gate: tuple[dict[str, Any], MappedPiece] | None = None
+        self._layouts: dict[int, SegmentLayout] = {}
         self._late: dict[str, int] = {}
         self._overflowed = 0
         self.positions = (0, 0)
@@ -315,7 +316,9 @@ class RangeOfBatch:
         return marked.rows()
 
     def _stored_part(self, part: int, runs: Sequence[StoredRun], words: WordRange) -> list[Segment]:
-        return stored(self._log, self._blueprint, self._before, runs, part, words)
+        if part not in self._layouts:
+            self._layouts[part] = layout(self._blueprint, part)
+        return stored(self._log, self._blueprint, self._before, runs, part, words, plan=self._layouts[part])
 
     def _join_as_of(self, rows: RangeRows, old: OldRuns) -> Iterator[TaskRows]:
         """The rows of an as-of join behind a gate; no left row is stored."""
