@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamjoin.joins.types.asof import NONE, RightByKey, nearest_pairs, settled
+from streamjoin.joins.types.asof import RightByKey, nearest_pairs, settled
 from streamjoin.joins.types.marks import gone_below, gone_in_order, outcome
+from streamjoin.kernels.kinds.asof import NONE
 from streamjoin.model.asof import Direction
 from streamjoin.model.binding import BoundAsOf
 
@@ -64,6 +65,37 @@ def test_the_nearest_by_key_and_of_pairs(match: BoundAsOf, data: st.DataObject, 
     chosen = nearest_pairs(match, places, own[places], partners, ticks[partners])
     found = dict(zip(places[chosen].tolist(), partners[chosen].tolist(), strict=True))
     assert [found.get(i, NONE) for i in range(len(left))] == expected
+
+
+@given(match=matches(), data=st.data(), low=TIMES, left=st.lists(st.tuples(TIMES, st.integers(0, 2)), max_size=6))
+def test_right_tuples_may_come_in_any_order_with_their_ranks(
+    match: BoundAsOf, data: st.DataObject, low: int, left: Right
+) -> None:
+    """Also where no key stands for nothing."""
+    right = [one for one in data.draw(st.composite(rights)()) if one[1] != NONE]
+    ticks, keys = arrays(right)
+    own, wanted = arrays(left)
+    places = np.array(data.draw(st.permutations(range(len(right)))), np.int64)
+    for nothing in (NONE, None):
+        for shift in (0, MIN, MAX - 2):
+            shifted = RightByKey(keys[places] + shift, ticks[places], places, nothing)
+            found = shifted.nearest(match, wanted + shift, own)
+            expected = [taken(match, tick, key, right) for tick, key in left]
+            assert np.where(found == NONE, NONE, places[found] if places.size else NONE).tolist() == expected
+            needed = RightByKey(keys, ticks).needed(match, low)
+            assert sorted(places[shifted.needed(match, low)].tolist()) == needed.tolist()
+
+
+def test_tuples_far_from_their_order_are_sorted() -> None:
+    """One key in falling times, more than an insertion sort moves."""
+    n = 1_000
+    ticks = np.arange(n, 0, -1, dtype=np.int64) // 2
+    by_key = RightByKey(np.zeros(n, np.int64), ticks)
+    own = np.arange(n, dtype=np.int64)
+    match = BoundAsOf("backward", None, True, True)
+    last = [max((place for place in range(n) if ticks[place] == tick), default=NONE) for tick in range(n // 2 + 1)]
+    expected = [last[min(tick, n // 2)] for tick in range(n)]
+    assert by_key.nearest(match, np.zeros(n, np.int64), own).tolist() == expected
 
 
 @given(match=matches(), data=st.data(), low=TIMES)

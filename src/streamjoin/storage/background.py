@@ -118,14 +118,12 @@ def _needed(blueprint: Blueprint, right: Segment, clocks: Clocks) -> Segment:
     bound = blueprint.bound
     if bound.match is None or right.seqs is None:
         raise AssertionError("no rows of an as-of join")
-    order = np.lexsort((right.seqs, right.ticks))
     if bound.settled and len(bound.keys) == 1:
         # The words of the rows are their keys.
-        keys = np.cumsum(np.diff(right.words, prepend=right.words[:1]) != 0)
+        by_key = RightByKey(right.words, right.ticks, right.seqs, nothing=None)
     else:
-        keys = KeyNumbers(bound.keys).number(1, right.rows)
-    by_key = RightByKey(keys[order], right.ticks[order])
-    return right.take(np.sort(order[by_key.needed(bound.match, blueprint.earliest_left(clocks))]))
+        by_key = RightByKey(KeyNumbers(bound.keys).number(1, right.rows), right.ticks, right.seqs)
+    return right.take(by_key.needed(bound.match, blueprint.earliest_left(clocks)))
 
 
 class Mergers:

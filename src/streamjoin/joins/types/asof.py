@@ -3,8 +3,9 @@
 Of right tuples with equal times the last in gate order is the nearest behind, the first the nearest ahead; of two that
 are equally far the one behind is taken. A tuple of the same time is behind, where only those ahead count it is ahead.
 
-The embedded engine has the same rules as kernels (`kernels/kinds/asof.py`), as it takes tuples in the order of time and
-settles each once. Distances are unsigned and bounds saturated: times may be at either end of int64.
+The embedded engine has the same rules as kernels of its own (`pair_behind` and `pair_nearest`, beside those that are
+used here), as it takes tuples in the order of time and settles each once. Distances are unsigned and bounds saturated:
+times may be at either end of int64.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from streamjoin._arrays import Array
+from streamjoin.kernels.batch.sorting import sort_entries
+from streamjoin.kernels.kinds.asof import NONE, nearest_of_keys, order_by_time
+from streamjoin.kernels.times import length_word
 from streamjoin.model.binding import BoundAsOf
 from streamjoin.model.window import LONGEST
 from streamjoin.windows.clock import apart, less
-
-NONE = -1
-"""In place of a right tuple: there is none."""
+from streamjoin.windows.encoding import read_only
 
 
 def span(match: BoundAsOf) -> tuple[int, int]:
@@ -76,14 +78,20 @@ def _counts(match: BoundAsOf, ticks: Array, theirs: Array) -> Array:
 
 
 class RightByKey:
-    """Right tuples by key number and time. Times ascend, equal ones are in gate order; the key NONE matches nothing."""
+    """Right tuples by key and time; those of equal times by `ranks`, or without these as they are in the arrays.
 
-    def __init__(self, keys: Array, ticks: Array) -> None:
-        self._ticks = ticks
-        places = np.flatnonzero(keys != NONE)
-        # Key and place in one number: sorted, the places of one key are adjacent and ascend by time.
-        self._width = ticks.size + 1
-        self._entries = np.sort(keys[places] * self._width + places)
+    Nothing matches the key `nothing`.
+    """
+
+    def __init__(self, keys: Array, ticks: Array, ranks: Array | None = None, nothing: int | None = NONE) -> None:
+        self._of_all = ticks
+        places = np.arange(keys.size) if nothing is None else np.flatnonzero(keys != nothing)
+        ranks = np.arange(keys.size) if ranks is None else ranks
+        self._keys, self._places = sort_entries(keys[places], places)
+        self._ticks = np.empty(places.size, np.int64)
+        if not order_by_time(self._keys, self._places, read_only(ticks), read_only(ranks), self._ticks):
+            self._places = places[np.lexsort((ranks[places], ticks[places], keys[places]))]
+            self._ticks = ticks[self._places]
 
     def nearest(self, match: BoundAsOf, keys: Array, ticks: Array, itself: Array | None = None) -> Array:
         """The place of the right tuple that each left one takes, or NONE.
@@ -91,46 +99,47 @@ class RightByKey:
         `itself` is the place of the left tuple among the right ones, or NONE: it is not its own partner. Only a match
         that looks back can have it.
         """
-        partner = np.full(keys.size, NONE, np.int64)
-        if not self._entries.size:
-            return partner
-        if match.direction != "forward":
-            upto = np.searchsorted(self._ticks, ticks, side="right" if match.exact else "left")
-            at = np.searchsorted(self._entries, keys * self._width + upto) - 1
-            partner = self._of_key(at, keys)
-            if itself is not None:
-                partner = np.where(partner == itself, self._of_key(at - 1, keys), partner)
-            partner = self._within(match, ticks, partner)
-        if match.direction != "backward":
-            since = np.searchsorted(self._ticks, ticks, side="left" if match.exact else "right")
-            ahead = self._of_key(np.searchsorted(self._entries, keys * self._width + since), keys)
-            ahead = self._within(match, ticks, ahead)
+        if not self._places.size:
+            return np.full(keys.size, NONE, np.int64)
+        if match.direction == "forward":
+            return self._placed(self._found(match, keys, ticks, ahead=True))
+        partner = self._found(match, keys, ticks, ahead=False)
+        if itself is not None:
+            same = np.flatnonzero(partner != NONE)
+            same = same[self._places[partner[same]] == itself[same]]
+            before = partner[same] - 1
+            of_key = (before >= 0) & (self._keys[before] == keys[same])
+            if match.tolerance is not None:
+                of_key &= apart(ticks[same], self._ticks[before]) <= np.uint64(match.tolerance)
+            partner[same] = np.where(of_key, before, NONE)
+        if match.direction == "nearest":
+            ahead = self._found(match, keys, ticks, ahead=True)
             away, behind = apart(ticks, self._ticks[ahead]), apart(ticks, self._ticks[partner])
             partner = np.where((partner == NONE) | ((ahead != NONE) & (away < behind)), ahead, partner)
-        return partner
+        return self._placed(partner)
 
     def needed(self, match: BoundAsOf, low: int) -> Array:
         """The places that left tuples at `low` or later may take, ascending.
 
         These are the newest of each key before `low`, unless it is too old, and all from there on.
         """
-        keys, places = np.divmod(self._entries, self._width)
-        first = np.searchsorted(self._ticks, low)
-        if match.direction == "forward":
-            return np.sort(places[places >= first])
-        # The next one of the same key takes its place, unless that is at `low` or later.
-        newest = np.ones(keys.size, np.bool_)
-        newest[:-1] = (keys[1:] != keys[:-1]) | (places[1:] >= first)
-        newest &= self._ticks[places] >= oldest(match, low)
-        return np.sort(places[newest | (places >= first)])
+        taken = later = self._ticks >= low
+        if match.direction != "forward":
+            # The next one of the same key takes its place, unless that is at `low` or later.
+            newest = np.ones(later.size, np.bool_)
+            newest[:-1] = (self._keys[1:] != self._keys[:-1]) | later[1:]
+            taken = later | (newest & (self._ticks >= oldest(match, low)))
+        is_needed = np.zeros(self._of_all.size, np.bool_)
+        is_needed[self._places[taken]] = True
+        return np.flatnonzero(is_needed)
 
-    def _of_key(self, at: Array, keys: Array) -> Array:
-        """The places of the entries at `at`, where they have the key."""
-        inside = (at >= 0) & (at < self._entries.size)
-        of, places = np.divmod(self._entries[np.where(inside, at, 0)], self._width)
-        return np.where(inside & (of == keys), places, NONE)
+    def _found(self, match: BoundAsOf, keys: Array, ticks: Array, *, ahead: bool) -> Array:
+        """The entries of the partners on one side of the left tuples, or NONE."""
+        found = np.empty(keys.size, np.int64)
+        own = read_only(keys), read_only(ticks)
+        tolerance = length_word(match.tolerance)
+        nearest_of_keys(self._keys, self._ticks, *own, ahead, match.exact, tolerance, found)
+        return found
 
-    def _within(self, match: BoundAsOf, ticks: Array, places: Array) -> Array:
-        if match.tolerance is None:
-            return places
-        return np.where(apart(ticks, self._ticks[places]) <= np.uint64(match.tolerance), places, NONE)
+    def _placed(self, entries: Array) -> Array:
+        return np.where(entries == NONE, NONE, self._places[entries])

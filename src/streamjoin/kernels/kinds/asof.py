@@ -14,7 +14,8 @@ from streamjoin._arrays import Array
 from streamjoin.jit.flags import kernel
 from streamjoin.kernels.kinds.keyed import hash_of
 from streamjoin.kernels.positions import merge_sides
-from streamjoin.kernels.times import MIN, NO_LIMIT, after, distance, is_within
+from streamjoin.kernels.searching import gallop
+from streamjoin.kernels.times import MAX, MIN, NO_LIMIT, after, distance, is_within
 
 NONE = -1
 DECIDED = MIN
@@ -22,6 +23,7 @@ DECIDED = MIN
 
 # What a journal entry restores.
 _LAST, _HEAD, _BEST, _DEADLINE, _FOLLOWING = 0, 1, 2, 3, 4
+_PATIENCE = 8
 
 
 @kernel
@@ -160,6 +162,69 @@ def pair_nearest(
     while front < li and (everything or deadline[front] < tick):
         front += 1
     cursor[0], cursor[1], cursor[2], cursor[3] = li, ri, front, n
+
+
+@kernel
+def order_by_time(keys: Array, places: Array, ticks: Array, ranks: Array, out_ticks: Array) -> bool:
+    """Put the places of each key in the order of their ticks, equal ones in that of their `ranks`, and fill in ticks.
+
+    Places of one key are adjacent, and nearly in order where tuples came nearly in order: an insertion sort, which
+    gives up after a few moves per entry.
+    """
+    moves = _PATIENCE * keys.size
+    for i in range(keys.size):
+        place = places[i]
+        tick, rank = ticks[place], ranks[place]
+        j = i - 1
+        while j >= 0 and keys[j] == keys[i]:
+            if out_ticks[j] < tick or (out_ticks[j] == tick and ranks[places[j]] <= rank):
+                break
+            places[j + 1], out_ticks[j + 1] = places[j], out_ticks[j]
+            j -= 1
+        places[j + 1], out_ticks[j + 1] = place, tick
+        moves -= i - 1 - j
+        if moves < 0:
+            return False
+    return True
+
+
+@kernel
+def nearest_of_keys(
+    keys: Array, ticks: Array, left_keys: Array, left_ticks: Array, ahead: bool, exact: bool, tolerance: int, out: Array
+) -> None:  # fmt: skip
+    """out[i]: the last entry of key left_keys[i] at or before left_ticks[i], with `ahead` the first at or after it.
+
+    Entries are in the order of their keys and, within a key, of their ticks; without `exact` one of the same time does
+    not count, and none that is further away than `tolerance` (`kernels.times`). Left tuples may come in any order;
+    where those of a key are adjacent and the keys ascend, each search goes on from the one before it.
+    """
+    begin, end, at = 0, 0, 0
+    present, last = np.int64(MIN), np.int64(MIN)
+    for i in range(left_keys.size):
+        key, own = left_keys[i], left_ticks[i]
+        if i == 0 or key != present:
+            begin = gallop(keys, end if i > 0 and key > present else 0, key)
+            end = begin
+            while end < keys.size and keys[end] == key:
+                # Most keys have few entries.
+                if end - begin == _PATIENCE:
+                    end = keys.size if key == MAX else gallop(keys, end, key + 1)
+                    break
+                end += 1
+            present, at = key, begin
+        elif own < last:
+            at = begin
+        last = own
+        # The first entry that is not before the left tuple, or that is after it.
+        after_own = exact != ahead
+        at = end if after_own and own == MAX else gallop(ticks[:end], at, own + after_own)
+        found = at if ahead else at - 1
+        out[i] = found if begin <= found < end else NONE
+        if tolerance != NO_LIMIT and out[i] != NONE:
+            theirs = ticks[found]
+            later, earlier = (theirs, own) if ahead else (own, theirs)
+            if not is_within(later, earlier, tolerance):
+                out[i] = NONE
 
 
 @kernel

@@ -6,11 +6,15 @@ chunk of the tuple that finds them gone, and their own position.
 
 from __future__ import annotations
 
+import numpy as np
+
 from streamjoin._arrays import Array
 from streamjoin.jit.flags import kernel
+from streamjoin.kernels.searching import first_from, gallop
 from streamjoin.kernels.times import MAX, after
 
 UNMATCHED, MATCHED, GONE = 0, 1, 2
+_FEW = 256
 
 
 @kernel
@@ -85,6 +89,41 @@ def lower_places(position: Array, partner: Array, rows: Array, new_position: Arr
         if first < position[row] or (first == position[row] and second < partner[row]):
             position[row] = first
             partner[row] = second
+
+
+@kernel
+def find_marks(words: Array, seqs: Array, marked_words: Array, marked_seqs: Array, found: Array) -> None:
+    """Set found[i] where (words[i], seqs[i]) is among the marks; both are sorted by word, and by nothing else.
+
+    The longer one is skipped through: a batch looks up few rows among the marks of a long window, or the other way
+    round. Where many rows and marks have one word, the rows are sorted.
+    """
+    i, j = 0, 0
+    while i < words.size:
+        j = gallop(marked_words, j, words[i])
+        if j == marked_words.size:
+            break
+        word = marked_words[j]
+        if words[i] != word:
+            i = gallop(words, i, word)
+            continue
+        i_end, j_end = i + 1, j + 1
+        while i_end < words.size and words[i_end] == word:
+            i_end += 1
+        while j_end < marked_words.size and marked_words[j_end] == word:
+            j_end += 1
+        if i_end - i == 1 or (i_end - i) * (j_end - j) <= _FEW:
+            for row in range(i, i_end):
+                for mark_ in range(j, j_end):
+                    found[row] |= seqs[row] == marked_seqs[mark_]
+        else:
+            order = np.argsort(seqs[i:i_end])
+            sorted_seqs = seqs[i:i_end][order]
+            for mark_ in range(j, j_end):
+                at = first_from(sorted_seqs, 0, sorted_seqs.size, marked_seqs[mark_])
+                if at < sorted_seqs.size and sorted_seqs[at] == marked_seqs[mark_]:
+                    found[i + order[at]] = True
+        i, j = i_end, j_end
 
 
 @kernel

@@ -44,7 +44,7 @@ class Marks:
     base: int
     bits: Array
 
-    def at(self, seqs: Array) -> Array:
+    def at(self, words: Array, seqs: Array) -> Array:  # noqa: ARG002
         """Whether each position has matched; positions beyond the marks have not."""
         places = seqs - self.base
         inside = (places >= 0) & (places < self.bits.size)
@@ -68,8 +68,8 @@ class Marks:
 class HasMarks(Protocol):
     """The marks of a side."""
 
-    def at(self, seqs: Array) -> Array:
-        """Whether each number has matched."""
+    def at(self, words: Array, seqs: Array) -> Array:
+        """Whether each number has matched; `words`, which ascend, are those of the rows."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from streamjoin._arrays import Array
 from streamjoin.joins.kinds.key_numbers import ExactTerms, KeyNumbers
-from streamjoin.joins.types.asof import NONE, RightByKey, nearest_pairs
+from streamjoin.joins.types.asof import RightByKey, nearest_pairs
 from streamjoin.joins.types.marks import Places, outcome
-from streamjoin.kernels.batch.sorting import sort_entries
-from streamjoin.kernels.kinds.marks import lower_places
+from streamjoin.kernels.kinds.asof import NONE
+from streamjoin.kernels.kinds.marks import find_marks, lower_places
 from streamjoin.model.binding import BoundAsOf, BoundSpec
 from streamjoin.model.large_columns import take_rows
 from streamjoin.spark.stages.arrivals import Arrivals, KeylessRows
@@ -27,7 +27,7 @@ from streamjoin.spark.stages.kind_gate import HasMarks, MarkState
 from streamjoin.spark.stages.output import FoundPairs, GatheredRows, TaskRows
 from streamjoin.spark.stages.pairing import ResidualTest, SortedProbes, after_begin, matches
 from streamjoin.storage.blueprint import Blueprint
-from streamjoin.storage.ranges import MOST, WHOLE, SplitPoints, WordRange
+from streamjoin.storage.ranges import MOST, SplitPoints, WordRange
 from streamjoin.storage.segments import MATCHED, Segment, first_of_each, marks_of, merged
 from streamjoin.windows.encoding import SideEncoder, read_only
 
@@ -46,12 +46,15 @@ class RunMarks:
         self._entries = entries
         self._former = former
 
-    def at(self, seqs: Array) -> Array:
-        """Whether each number has matched."""
+    def at(self, words: Array, seqs: Array) -> Array:
+        """Whether each number has matched; `words`, which ascend, are those of the rows."""
         matched: Array = seqs == MATCHED
-        if self._entries:
-            matched |= np.isin(seqs, np.concatenate([seqs_of(entries) for entries in self._entries]))
-        return matched if self._former is None else matched | self._former.at(seqs)
+        if self._former is not None:
+            matched |= self._former.at(words, seqs)
+        for entries in self._entries:
+            marked = read_only(entries.words), read_only(seqs_of(entries))
+            find_marks(read_only(words), read_only(seqs), *marked, matched)
+        return matched
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,7 @@ class RangeRows:
 
     def reaching(self, probes: SortedProbes) -> Array:
         """Which probes can match rows of other ranges."""
-        ranges = self.points.range_of(probes.lo, 0), self.points.range_of(probes.hi, WHOLE - 1)
-        outside: Array = (ranges[0] != self.partition) | (ranges[1] != self.partition)
+        outside: Array = self.points.word_range(self.partition).exceeded(probes.lo, probes.hi)
         return outside & (probes.lo <= probes.hi)
 
     def pairs_beside(self, side: int, probes: SortedProbes) -> Iterator[FoundPairs]:
@@ -194,7 +196,8 @@ class MarkedRange:
                 parts += [segment.take(rows) for segment, rows, is_old in self._marked_now(side) if is_old or fresh]
                 if former is not None:
                     old = self._rows.old[side]
-                    parts += [segment.take(np.flatnonzero(former[side].at(seqs_of(segment)))) for segment in old]
+                    matched = [former[side].at(segment.words, seqs_of(segment)) for segment in old]
+                    parts += [segment.take(np.flatnonzero(mask)) for segment, mask in zip(old, matched, strict=True)]
             columns = zip(*((part.words, part.ticks, seqs_of(part)) for part in parts), strict=True)
             sides.append(marks_of(*(np.concatenate(column) for column in columns)))
         return sides[0], sides[1]
@@ -241,7 +244,8 @@ class MarkedRange:
         if side == 0:
             # A right tuple that can match is here as a copy, also if the left one's interval ends before its word.
             copies = self._rows.new[1].probes.chosen(~self._rows.new[1].own)
-            self._mark_some(hits, new.owned, np.flatnonzero(undecided), lambda some: self._with_copies(some, copies))
+            again = np.flatnonzero(undecided & bool(copies.rows.n))
+            self._mark_some(hits, new.owned, again, lambda some: self._with_copies(some, copies))
         self._mark_some(hits, new.owned, places, lambda some: self._rows.pairs_beside(side, some))
 
     def _with_copies(self, some: SortedProbes, copies: SortedProbes) -> Iterator[FoundPairs]:
@@ -300,7 +304,9 @@ class MarkedRange:
 
     def _unmarked(self, side: int, segment: Segment, rows: Array, is_old: bool) -> Array:
         """Those of the rows that had no mark before this batch."""
-        return rows[~self._marks[side].at(seqs_of(segment)[rows])] if is_old and rows.size else rows
+        if not is_old or not rows.size:
+            return rows
+        return rows[~self._marks[side].at(segment.words[rows], seqs_of(segment)[rows])]
 
     def _ages(self, side: int, segment: Segment) -> Array:
         return segment.ages(self._blueprint.counted[side])
@@ -425,10 +431,10 @@ class AsOfRange:
 
     def needed(self, low: int) -> Segment:
         """The right rows that the range stores, by word, without those that no left row from `low` on can take."""
-        is_needed = np.zeros(self._order.size, np.bool_)
-        is_needed[self._order[self._by_key.needed(self._match, low)]] = True
+        is_needed = np.zeros(self._rights, np.bool_)
+        is_needed[self._by_key.needed(self._match, low)] = True
         new, words = self._right.new, self._right.words
-        first, parts = self._order.size - new.probes.rows.n, []
+        first, parts = self._rights - new.probes.rows.n, []
         owned = np.flatnonzero(is_needed[first:] & new.own)
         for segment in reversed(self._right.folded):
             first -= segment.n
@@ -442,17 +448,27 @@ class AsOfRange:
         words = left.words[first_of_each(left.words)]
         found = [(segment, segment.having(words)) for segment in right.kept]
         found += [(segment, np.arange(segment.n)) for segment in (*right.folded, new)]
-        keys, numbers = _key_numbers(self._rows.blueprint.bound, left, found)
         ticks = np.concatenate([segment.ticks[places] for segment, places in found])
         seqs = np.concatenate([seqs_of(segment)[places] for segment, places in found])
-        order = sort_entries(seqs, np.arange(seqs.size))[1]
-        self._order = order[sort_entries(ticks[order], np.arange(seqs.size))[1]]
-        self._by_key = RightByKey(numbers[self._order], ticks[self._order])
-        place = self._by_key.nearest(self._match, keys, left.ticks)
+        self._rights = seqs.size
+        bound = self._rows.blueprint.bound
+        if bound.settled and len(bound.keys) == 1:
+            # The words of the rows are their keys.
+            numbers = np.concatenate([segment.words[places] for segment, places in found])
+            self._by_key = RightByKey(numbers, ticks, seqs, nothing=None)
+            own = SideEncoder(ExactTerms(bound.keys), "left").encode(left.rows).terms[0]
+            place = self._by_key.nearest(self._match, left.words, left.ticks)
+            if own.lo is not own.hi:
+                # The type on the right can't hold all keys.
+                place = np.where(own.lo <= own.hi, place, NONE)
+        else:
+            keys, numbers = _key_numbers(bound, left, found)
+            self._by_key = RightByKey(numbers, ticks, seqs)
+            place = self._by_key.nearest(self._match, keys, left.ticks)
         self._segments = [segment for segment, _ in found]
         self._of, self._at = (np.full(left.n, NONE, np.int64) for _ in range(2))
         matched = np.flatnonzero(place != NONE)
-        partner = self._order[place[matched]]
+        partner = place[matched]
         self._of[matched] = np.repeat(np.arange(len(found)), [at.size for _, at in found])[partner]
         self._at[matched] = np.concatenate([at for _, at in found])[partner]
 
@@ -491,19 +507,9 @@ def _key_numbers(bound: BoundSpec, left: Segment, right: Sequence[tuple[Segment,
     """A number for the key of each left row and of right rows at some places; NONE for one that matches nothing."""
     if not bound.keys:
         return np.zeros(left.n, np.int64), np.zeros(sum(places.size for _, places in right), np.int64)
-    if not (bound.settled and len(bound.keys) == 1):
-        numbers, names = KeyNumbers(bound.keys), [key.right.name for key in bound.keys]
-        tables = [take_rows(segment.rows.select(names), places) for segment, places in right]
-        return numbers.number(0, left.rows), np.concatenate([numbers.number(1, table) for table in tables])
-    # The words of the rows are their keys.
-    parts = [segment.words[places] for segment, places in right]
-    words = np.sort(np.concatenate([part[first_of_each(part)] for part in parts]))
-    words = words[first_of_each(words)]
-    own = SideEncoder(ExactTerms(bound.keys), "left").encode(left.rows).terms[0]
-    at = np.searchsorted(words, left.words)
-    is_known = (at < words.size) & (own.lo <= own.hi)
-    is_known[is_known] = words[at[is_known]] == left.words[is_known]
-    return np.where(is_known, at, NONE), np.concatenate([np.searchsorted(words, part) for part in parts])
+    numbers, names = KeyNumbers(bound.keys), [key.right.name for key in bound.keys]
+    tables = [take_rows(segment.rows.select(names), places) for segment, places in right]
+    return numbers.number(0, left.rows), np.concatenate([numbers.number(1, table) for table in tables])
 
 
 def _in_order_of(seqs: Array) -> tuple[Array, Array, Array]:

@@ -70,7 +70,7 @@ def undecided(blueprint: Blueprint, log: WindowLog, batch: int) -> Undecided:
             for segment in stored(log, blueprint, manifest, manifest.runs, side, _EVERYWHERE, shared=False):
                 there = segment.ages(blueprint.counted[side]) >= state.gone_before[side]
                 if segment.seqs is not None:
-                    there &= ~marks.at(segment.seqs)
+                    there &= ~marks.at(segment.words, segment.seqs)
                 unmatched[side] += int(np.count_nonzero(there))
     left, right = footer["waiting"] if len(footer["waiting"]) == 2 else (*footer["waiting"], 0)
     return Undecided((left, right), (unmatched[0], unmatched[1]), footer.get("undecided", 0))
@@ -87,7 +87,7 @@ def _unmatched(blueprint: Blueprint, log: WindowLog, manifest: Manifest) -> tupl
         marks = RunMarks(parts(MARKS + side))
         for segment in (*parts(side), *parts(KEYLESS + side)):
             there = segment.since(horizons[side], counted=False)
-            unmatched[side] += int(np.count_nonzero(~marks.at(seqs_of(there))))
+            unmatched[side] += int(np.count_nonzero(~marks.at(there.words, seqs_of(there))))
     return unmatched[0], unmatched[1]
 
 
