@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 BAND = CASES[0]
 BYTES, ROWS = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
-ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
+ADAPTIVE, UNION = "spark.sql.adaptive.streaming.stateless.enabled", "spark.sql.unionOutputPartitioning"
 
 
 def _run(rows: int, newest: int) -> tuple[RunStatistics, RunStatistics]:
@@ -164,7 +164,7 @@ def test_bytes_are_counted_only_where_rows_do_not_bound_them(
 ) -> None:
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("v", kind)])
     spec = sj.JoinSpec(sj.Equi("k"), sj.TimeWindow("1 second"), time="t", order="event_time")
-    given = {BYTES: limit, ROWS: rows, ADAPTIVE: "true"}
+    given = {BYTES: limit, ROWS: rows, ADAPTIVE: "true", UNION: "true"}
     settings = query_settings([Blueprint(bind(spec, schema, schema), "join", 2)], given.get, given.__contains__)
     assert (settings.get(BYTES) == "2147483647") == lifted
     assert len(settings) == (2 if lifted else 0)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BAND = CASES[0]
 BATCHES = 2
-ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
+ADAPTIVE, UNION = "spark.sql.adaptive.streaming.stateless.enabled", "spark.sql.unionOutputPartitioning"
 
 
 def jobs(spark: SparkSession, directory: Path, ordered: bool) -> int:
@@ -46,6 +46,29 @@ def test_adaptive_execution_stays_where_it_was_asked_for(spark: SparkSession, tm
         assert jobs(spark, tmp_path, ordered=False) == 2 * BATCHES
     finally:
         spark.conf.unset(ADAPTIVE)
+
+
+def readers(spark: SparkSession, directory: Path) -> set[int]:
+    """How many tasks read the sources of a batch, each of which has one partition."""
+    write_files(directory, tables(BAND, *stream(BAND, seed=9, n=60), BATCHES))
+    left, right = (side.coalesce(1) for side in streams(spark, directory, BAND.left, BAND.right))
+    writer = join(left, right, BAND.bound_spec(), partitions=2).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(120_000)
+    tracker: Any = spark.sparkContext.statusTracker()
+    stages = [min(tracker.getJobInfo(job).stageIds) for job in tracker.getJobIdsForGroup(str(query.runId))]
+    return {tracker.getStageInfo(stage).numTasks for stage in stages}
+
+
+@pytest.mark.spark
+def test_sources_of_one_partition_each_have_a_task_each(spark: SparkSession, tmp_path: Path) -> None:
+    assert readers(spark, tmp_path / "usual") == {2}
+    spark.conf.set(UNION, "true")
+    try:
+        assert readers(spark, tmp_path / "asked for") == {1}
+    finally:
+        spark.conf.unset(UNION)
 
 
 def files_in(spark: SparkSession, path: str) -> Any:

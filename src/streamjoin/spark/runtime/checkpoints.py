@@ -52,6 +52,7 @@ _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
+_UNION = "spark.sql.unionOutputPartitioning"
 _USUAL_BYTES, _UNLIMITED, _FEW_BYTES = "67108864b", str((1 << 31) - 1), 1 << 28
 COMMITS_LATER = (
     "with asyncProgressTrackingEnabled Spark commits batches some time after they are done, and a restart would go "
@@ -261,10 +262,13 @@ def query_settings(
     One job per batch: adaptive execution runs a job per shuffle and plans again after each. A join chooses its split
     points itself, so there is nothing to adapt, and a small batch spends most of its time on jobs.
 
+    A task for each partition of each source: where all have as many partitions, Spark's union would read the first ones
+    of all sources in one task, and all rows of sources with one partition.
+
     No size check of an Arrow batch after each row: if all columns have a fixed width, the limit on rows bounds the
     bytes as well. Packed parts then need 64-bit offsets, because together they may be larger than 2 GB.
     """
-    settings = {} if is_set(_ADAPTIVE) else {_ADAPTIVE: "false"}
+    settings = {name: "false" for name in (_ADAPTIVE, _UNION) if not is_set(name)}
     widths = [row_bytes(join.schema(side)) for join in joins for side in (0, 1)]
     rows = int(get(_MOST_ROWS) or 0)
     bounded = rows > 0 and all(width is not None and width * rows <= _FEW_BYTES for width in widths)

@@ -123,7 +123,7 @@ def identified(blueprint: Blueprint) -> bool:
 
 
 def sender(blueprint: Blueprint, side: int, source: int, task: int) -> int:
-    """The number of a task for one source of a side: where each has one partition, Spark reads all in one task."""
+    """The number of a task for one source of a side: Spark's union may read the partitions of several in one task."""
     return task if blueprint.gate is None else task * len(blueprint.gate.sources[side]) + source
 
 
