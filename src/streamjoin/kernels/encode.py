@@ -27,6 +27,7 @@ _MAX_32 = np.int64(2**31 - 1)
 # The bits, and so the words, of the largest finite floats.
 _LARGEST_64 = np.int64(0x7FEFFFFFFFFFFFFF)
 _LARGEST_32 = np.int64(0x7F7FFFFF)
+_BYTE, _SHORT, _INT = 0xFF, 0xFFFF, 0xFFFFFFFF
 
 
 @kernel
@@ -216,17 +217,25 @@ def mix(h: Any) -> Any:
 @kernel
 def hash_bytes(offsets: Array, data: Array, words: Array) -> None:
     """Fill words[i] with a hash of data[offsets[i]:offsets[i + 1]]: the same in every process."""
+    address = data.ctypes.data
     for i in range(words.size):
-        begin, end = offsets[i], offsets[i + 1]
-        h = np.uint64(end - begin) * np.uint64(0x9E3779B97F4A7C15)
-        j = begin
-        while j < end:
-            chunk = np.uint64(0)
-            for k in range(min(8, end - j)):
-                chunk |= np.uint64(data[j + k]) << np.uint64(8 * k)
-            h = mix(h ^ chunk)
-            j += 8
-        words[i] = np.int64(h)
+        words[i] = _hash_at(address + offsets[i], offsets[i + 1] - offsets[i])
+
+
+@kernel
+def _hash_at(address: int, size: int) -> Any:
+    """`hash_bytes` of the bytes at an address."""
+    h = np.uint64(size) * np.uint64(0x9E3779B97F4A7C15)
+    at = 0
+    while at + 8 <= size:
+        h = mix(h ^ np.uint64(load_64(address + at)))
+        at += 8
+    if at < size:
+        chunk = np.uint64(0)
+        for k in range(size - at):
+            chunk |= np.uint64(load_8(address + at + k) & _BYTE) << np.uint64(8 * k)
+        h = mix(h ^ chunk)
+    return np.int64(h)
 
 
 _LINEAR = np.uint64(1 << 58)
@@ -349,8 +358,6 @@ TERM_FIELDS = 16
     LIMITS,  # six numbers: see `integer_intervals`
 ) = range(11)
 
-_BYTE, _SHORT, _INT = 0xFF, 0xFFFF, 0xFFFFFFFF
-
 
 @kernel
 def _load(address: int, width: int, signed: int) -> int:
@@ -438,22 +445,6 @@ def encode_floats(
         else:
             float32_intervals(word, np.float32(distances[0]), np.float32(distances[1]), term[STRICT] != 0, lo, hi)
     return out
-
-
-@kernel
-def _hash_at(address: int, size: int) -> Any:
-    """`hash_bytes` of the bytes at an address."""
-    h = np.uint64(size) * np.uint64(0x9E3779B97F4A7C15)
-    at = 0
-    while at + 8 <= size:
-        h = mix(h ^ np.uint64(load_64(address + at)))
-        at += 8
-    if at < size:
-        chunk = np.uint64(0)
-        for k in range(size - at):
-            chunk |= np.uint64(load_8(address + at + k) & _BYTE) << np.uint64(8 * k)
-        h = mix(h ^ chunk)
-    return np.int64(h)
 
 
 @kernel
