@@ -18,6 +18,7 @@ from streamjoin._arrays import Array
 from streamjoin.joins.kinds.key_numbers import ExactTerms, KeyNumbers
 from streamjoin.joins.types.asof import RightByKey, nearest_pairs
 from streamjoin.joins.types.marks import Places, outcome
+from streamjoin.kernels.batch.sorting import sort_entries
 from streamjoin.kernels.kinds.asof import NONE
 from streamjoin.kernels.kinds.marks import find_marks, lower_places
 from streamjoin.model.binding import BoundAsOf, BoundSpec
@@ -166,6 +167,7 @@ class MarkedRange:
         self._hits: dict[int, tuple[Segment, _Hits]] = {}
         self._pairs: list[FoundPairs] | None = []
         self._find()
+        self._had = [self._marked_before(side) if side in self._blueprint.marked else {} for side in (0, 1)]
 
     def matched(self) -> dict[str, Array]:
         """The positions of each marked side that matched in this batch and have not left."""
@@ -302,11 +304,31 @@ class MarkedRange:
         owned = self._rows.new[side].owned.rows
         yield owned, self._hits_of(owned), False
 
+    def _marked_before(self, side: int) -> dict[int, Array]:
+        """By segment, which stored rows that match in this batch or leave had a mark before: looked up at once."""
+        old, rows = self._rows.old[side], []
+        for segment in old:
+            wanted = self._hits_of(segment).matched
+            if side in self._blueprint.preserved:
+                wanted = wanted | self._state.leaving(side, self._ages(side, segment), new=False)
+            rows.append(np.flatnonzero(wanted))
+        if not any(some.size for some in rows):
+            return {}
+        words = np.concatenate([segment.words[some] for segment, some in zip(old, rows, strict=True)])
+        seqs = np.concatenate([seqs_of(segment)[some] for segment, some in zip(old, rows, strict=True)])
+        words, order = sort_entries(words, np.arange(words.size))
+        matched = np.empty(order.size, np.bool_)
+        matched[order] = self._marks[side].at(words, seqs[order])
+        had, first = {}, 0
+        for segment, some in zip(old, rows, strict=True):
+            had[id(segment)] = np.zeros(segment.n, np.bool_)
+            had[id(segment)][some] = matched[first : first + some.size]
+            first += some.size
+        return had
+
     def _unmarked(self, side: int, segment: Segment, rows: Array, is_old: bool) -> Array:
-        """Those of the rows that had no mark before this batch."""
-        if not is_old or not rows.size:
-            return rows
-        return rows[~self._marks[side].at(segment.words[rows], seqs_of(segment)[rows])]
+        """Those of the rows, which match in this batch or leave, that had no mark before it."""
+        return rows[~self._had[side][id(segment)][rows]] if is_old and rows.size else rows
 
     def _ages(self, side: int, segment: Segment) -> Array:
         return segment.ages(self._blueprint.counted[side])
