@@ -3,8 +3,9 @@
 For n input partitions a side and n ranges the longest tasks of all stages would take one n-th of the sum of all tasks
 if nothing were left to one task; a gate is a stage of one task. By `CPU` the stages run in this process, one task after
 the other: processor time of each, whatever else the machine does. By `Spark` they are tasks of a query, with what Spark
-adds to them, in their own time. Batches that fill the window and warm the workers are not counted, but the first batch
-of a band join, which knows nothing of its words, is told apart. A million as-of keys are in `spark_kinds`.
+adds to them, in their own time. A window holds as many rows as a batch, or those of twenty. Batches that fill the
+window and warm the workers are not counted, but the first batch of a band join, which knows nothing of its words, is
+told apart. A million as-of keys are in `spark_kinds`.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ from streamjoin.storage.blueprint import Blueprint, GatePlan, SourcePlan
 INNER, BAND, ORDERED, COUNT, AS_OF = "inner", "band", "inner, ordered", "inner, count window", "as-of"
 KINDS = (INNER, "left", "full", "semi", "anti", AS_OF, COUNT, ORDERED)
 HEAVY = "half on one key"
+LONG = ", a window of 20 batches"
 _UNORDERED = (INNER, "left", "full", "semi", "anti", AS_OF)
 _AIM, _LONE_AIM, _LARGEST, _HEAVIEST = 1.5, 0.02, 1.3, 2.0
 _RATE, _SMALL, _SMALL_AIM, _FLAT, _WRITTEN = 0.9, 20, 1.15, 1.1, 3.0
 _STEP_US, _SKIPPED, _SYMBOLS = 100, 3, 5_000
 _COLD, _HEAVY_ROWS, _LONG_ROWS = 2, 8_000, 2_000
+_WINDOW = 20
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.int64()), ("payload", pa.int64())])
 
@@ -133,6 +136,7 @@ class SparkShares(SparkExperiment):
         return [
             *(cell("CPU", size, n, kind, _COLD + 5) for n in numbers for kind in (*kinds, BAND)),
             *(cell("CPU", _HEAVY_ROWS, n, HEAVY, _COLD + 5) for n in numbers),
+            *(cell("CPU", size // 5, 4, kind + LONG, 3 * _WINDOW) for kind in kinds if kind in _UNORDERED),
             *(cell("CPU", _LONG_ROWS, 4, kind, 100 if quick else 1_000) for kind in long),
             *(
                 cell("Spark", 20_000 if quick else size, n, kind, _SKIPPED + (2 if quick else 4))
@@ -143,22 +147,25 @@ class SparkShares(SparkExperiment):
         ]
 
     def baseline(self, cell: Cell) -> Cell | None:
-        """The inner join, which has no gate, of the same rows."""
-        return None if cell["kind"] == HEAVY else super().baseline(cell)
+        """The inner join, which has no gate, of the same rows and window."""
+        if cell["kind"] == HEAVY:
+            return None
+        base = {**cell, "kind": INNER + (LONG if cell["kind"].endswith(LONG) else "")}
+        return None if base == cell else base
 
     def run(self, cell: Cell, context: Context) -> Mapping[str, Any]:
         """Run the batches of one cell."""
         return (self._by_cpu if cell["by"] == "CPU" else self._by_spark)(cell, context)
 
     def _by_cpu(self, cell: Cell, context: Context) -> Mapping[str, Any]:
-        """The stages in this process; a window holds as many rows as a batch."""
-        n, kind, root = cell["ranges"], cell["kind"], context.scratch / "stages"
-        heavy = kind == HEAVY
+        """The stages in this process."""
+        n, kind, root = cell["ranges"], cell["kind"].removesuffix(LONG), context.scratch / "stages"
+        heavy, window = kind == HEAVY, _WINDOW if kind != cell["kind"] else 1
         plan = plan_of(INNER if heavy else kind, n)
-        rehearsal = Rehearsal(plan, root, n, cell["batch"], window=1, inputs=n, heavy=heavy / 2, seed=context.seed)
+        rehearsal = Rehearsal(plan, root, n, cell["batch"], window=window, inputs=n, heavy=heavy / 2, seed=context.seed)
         ran = [rehearsal.batch() for _ in range(cell["batches"])]
         shutil.rmtree(root)
-        warm = ran[_COLD:]
+        warm = ran[2 * window :]
         spent = [_work(batch) for batch in warm]
         share = statistics.median(_longest(batch) / _work(batch) for batch in warm)
         part = max(1, len(warm) // 10)
@@ -232,6 +239,7 @@ class SparkShares(SparkExperiment):
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         """The division of work, of rows and of what is written, beside the aims; then what Spark's own tasks took."""
         inner = {(r["by"], r["batch"], r["ranges"]): r for r in rows if r["kind"] == INNER}
+        long = {row["kind"]: row["rows_per_s"] for row in rows if row["kind"].endswith(LONG)}
         found = []
         for row in rows:
             by, batch, n, kind = (row[name] for name in ("by", "batch", "ranges", "kind"))
@@ -241,6 +249,11 @@ class SparkShares(SparkExperiment):
                 aim = f"at most {_SMALL_AIM} of the inner join's batch"
                 ours = f"{row['batch_ms']:.0f} ms, {ratio:.2f} of the inner join's"
                 found.append(judge_aim(f"a batch of {batch} rows, {kind}", ours, aim, met=ratio <= _SMALL_AIM))
+            elif kind in long:
+                rate, aim = long[kind] / long[INNER + LONG], f"at least {_RATE} of the inner join's"
+                ours = f"{rate:.2f} of the inner join's, {row['python_us_a_row']:.2f} us of Python a row"
+                if kind != INNER + LONG:
+                    found.append(judge_aim(f"the rate of {where}", ours, aim, met=rate >= _RATE))
             elif by == "CPU" and row["batches"] > _COLD + 5:
                 aim = f"the last tenth of {row['batches']:,} batches at most {_FLAT} of the second"
                 ours = f"{row['growth']:.2f} times the processor time, {row['written_a_row']:.2f} rows written for one"
