@@ -346,7 +346,7 @@ def test_rows_of_any_width_travel_by_number(type_: pa.DataType) -> None:
     with no_deadlock(), sj.live(spec, "scalejoin", 3, left_schema=types, right_schema=types) as join:
         intake_of(join)
         for begin, end in ((0, n), (n, n + 3), (n + 3, n + 500)):
-            sources = join.source("left", f"from {begin}"), join.source("right", f"from {begin}")
+            sources = join.source("left"), join.source("right")
             for source in sources:
                 source.push(rows(begin, end))
                 source.finish()
@@ -356,6 +356,33 @@ def test_rows_of_any_width_travel_by_number(type_: pa.DataType) -> None:
     for side in ("left", "right"):
         for name in ("id", "z", "b", "wide"):
             assert found[f"{name}_{side}"].combine_chunks() == wanted[name].combine_chunks(), name
+
+
+def test_a_source_that_comes_again_is_waited_for_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its earlier tuples and their end still wait for room: no others pass it between that end and its new begin."""
+    finish, came = inlets.members.finish, []
+
+    def finished(mem: Any, slot: int) -> None:
+        inlet = own._inlets.get((0, ""))
+        if own.sources[slot, inlets.SIDE] == 0:
+            came.append(inlet is not None and inlet.slot not in (inlets.NIL, slot))
+        finish(mem, slot)
+
+    n = 2 * inlets.RING
+    with no_deadlock(), opened() as join:
+        own = intake_of(join)._inlets
+        monkeypatch.setattr(inlets.members, "finish", finished)
+        for begin in (0, n):
+            source = join.source("left")
+            source.push(rows_of(range(begin, begin + n), first=begin))
+            source.finish()
+        # Nothing was ready before.
+        right = join.source("right")
+        right.push(rows_of([4 * n]))
+        right.finish()
+        join.close()
+        assert join.late().num_rows == 0
+    assert came == [True, False]
 
 
 def test_much_text_counts_for_the_limit_of_bytes() -> None:

@@ -382,11 +382,14 @@ class GateInlets:
         """End a source: its place and its name can be used again."""
         if inlet.held is not None and not self._settle(inlet, everything=True):
             return self._try_again(inlet, Call("finish", *inlet.key))
-        for slot in (inlet.slot, inlet.idle_slot):
-            if slot != NIL:
-                members.finish(self.mem, slot)
+        ended = [slot for slot in (inlet.slot, inlet.idle_slot) if slot != NIL]
         inlet.slot = inlet.idle_slot = NIL
         inlet.clock = NEVER
+        if any(call.event != "finish" for call in inlet.calls):
+            # It has come again under its name meanwhile: the gate waits for it without a gap, in which others pass it.
+            self._open(inlet)
+        for slot in ended:
+            members.finish(self.mem, slot)
         if not inlet.calls:
             with self._members:
                 inlet.gone = True
