@@ -171,6 +171,6 @@ def test_a_push_that_fails_leaves_the_blocks_as_they_were(monkeypatch: pytest.Mo
     ]
     with sj.open(spec, algorithm="nested_loop") as plain, sj.open(spec, algorithm="nested_loop") as failing:
         for push in pushes:
-            found, failures = failed_everywhere(lambda push=push: failing.push(*push), 3 if THOROUGH else 19)  # type: ignore[misc]
+            found, failures = failed_everywhere(lambda push=push: failing.push(*push), 3 if THOROUGH else 7)  # type: ignore[misc]
             assert failures > 10
             assert found.equals(plain.push(*push))
