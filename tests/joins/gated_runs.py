@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ def stream(rng: np.random.Generator, source: int, n: int, lateness: int) -> pa.T
     return pa.table(columns, schema=TYPES)
 
 
-def check(runs: int, seed: int, n: int = 900, *, indexed: bool = True) -> None:
+def check(runs: int, seed: int, n: int = 900, *, indexed: bool = True, conditions: Sequence[Any] = CONDITIONS) -> None:
     """Draw joins and compare them; `n` tuples a source."""
     for run in range(runs):
         rng = np.random.default_rng([seed, run])
@@ -100,7 +100,7 @@ def check(runs: int, seed: int, n: int = 900, *, indexed: bool = True) -> None:
         sizes: tuple[Any, ...] = (sj.TimeWindow(20), sj.CountWindow(70), sj.CountWindow(1), sj.TimeWindow(0))
         chosen = rng.integers(0, 4 if rng.random() < 0.2 else 2, 2).tolist()
         window = (sizes[chosen[0]], sizes[chosen[1]])
-        on = CONDITIONS[rng.integers(0, len(CONDITIONS))]
+        on = conditions[rng.integers(0, len(conditions))]
         spec = sj.JoinSpec(on=on, window=window, time="t", order="event_time", lateness=lateness, self_join=self_join)
         feeds = [stream(rng, source, n, lateness) for source in range(SOURCES)]
         names = rng.permutation([f"s{source}" for source in range(SOURCES)]).tolist()

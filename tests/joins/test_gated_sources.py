@@ -51,6 +51,8 @@ def test_text_that_no_batch_holds_is_encoded_column_by_column(monkeypatch: pytes
     monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
     with no_deadlock():
         check(examples(20), FRESH + 4, n=60)
+        # Of a text and a number the index has a word of its own.
+        check(6, FRESH + 5, n=60, conditions=[sj.Equi("w") & sj.Band("x", "x", 2)])
 
 
 @pytest.mark.parametrize("window", [sj.CountWindow(100), sj.TimeWindow(100)])

@@ -101,9 +101,9 @@ class LineEncoder:
         return found
 
     def _words(self, side: int, rows: pa.Table) -> I64:
-        n = rows.num_rows
-        words = np.empty((TERMS + 3 * self.terms.size, self.roles * n), np.int64)
-        rows_of_terms = sorted(self.terms.tolist())
+        n, rows_of_terms = rows.num_rows, sorted(self.terms.tolist())
+        # The compiled encoding may leave rows between those of the terms and that of the index.
+        words = np.empty((max([*rows_of_terms, TERMS - 3]) + 3, self.roles * n), np.int64)
         for role in range(self.roles):
             part = words[:, role * n : (role + 1) * n]
             encoded = self._encoders[side + role].encode(rows)
