@@ -100,7 +100,7 @@ def check(runs: int, seed: int, n: int = 900, *, indexed: bool = True, condition
         sizes: tuple[Any, ...] = (sj.TimeWindow(20), sj.CountWindow(70), sj.CountWindow(1), sj.TimeWindow(0))
         chosen = rng.integers(0, 4 if rng.random() < 0.2 else 2, 2).tolist()
         window = (sizes[chosen[0]], sizes[chosen[1]])
-        on = conditions[rng.integers(0, len(conditions))]
+        on = conditions[int(rng.integers(0, len(conditions)))]
         spec = sj.JoinSpec(on=on, window=window, time="t", order="event_time", lateness=lateness, self_join=self_join)
         feeds = [stream(rng, source, n, lateness) for source in range(SOURCES)]
         names = rng.permutation([f"s{source}" for source in range(SOURCES)]).tolist()

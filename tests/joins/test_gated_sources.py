@@ -17,8 +17,9 @@ from streamjoin.joins.live.running import FlowRunner
 from streamjoin.model.errors import BackPressureError, StateError
 from streamjoin.scalejoin import inlets, lines
 from streamjoin.scalejoin import live_gate as gated
-from streamjoin.scalejoin.kernels.nodes import N_SOURCES
-from streamjoin.scalejoin.kernels.rings import feed
+from streamjoin.scalejoin.kernels import members
+from streamjoin.scalejoin.kernels.nodes import N_SOURCES, NIL
+from streamjoin.scalejoin.kernels.rings import SIDE, feed
 from streamjoin.testing.clock import ManualClock
 from tests.deadlock import no_deadlock
 from tests.joins.gated_runs import SPEC, TYPES, check, intake_of, opened, rows_of
@@ -362,18 +363,19 @@ def test_rows_of_any_width_travel_by_number(type_: pa.DataType) -> None:
 
 def test_a_source_that_comes_again_is_waited_for_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its earlier tuples and their end still wait for room: no others pass it between that end and its new begin."""
-    finish, came = inlets.members.finish, []
+    finish = members.finish
+    came: list[bool] = []
 
     def finished(mem: Any, slot: int) -> None:
         inlet = own._inlets.get((0, ""))
-        if own.sources[slot, inlets.SIDE] == 0:
-            came.append(inlet is not None and inlet.slot not in (inlets.NIL, slot))
+        if not own.sources[slot][SIDE]:
+            came.append(inlet is not None and inlet.slot not in (NIL, slot))
         finish(mem, slot)
 
     n = 2 * inlets.RING
     with no_deadlock(), opened() as join:
         own = intake_of(join)._inlets
-        monkeypatch.setattr(inlets.members, "finish", finished)
+        monkeypatch.setattr(members, "finish", finished)
         for begin in (0, n):
             source = join.source("left")
             source.push(rows_of(range(begin, begin + n), first=begin))
