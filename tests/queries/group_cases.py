@@ -172,17 +172,22 @@ def stored(core: Any, case: GroupCase, chosen: Settings) -> Any:
     return other
 
 
+def change(core: Any, case: GroupCase, batch: int) -> None:
+    """Create, pause, resume and drop what begins or ends with a batch."""
+    for query in case.queries:
+        for number, (begin, end) in enumerate(query.life.runs):
+            if end == batch:
+                core.apply([Pause(query.name) if number + 1 < len(query.life.runs) else Drop(query.name)])
+            if begin == batch:
+                core.apply([Resume(query.name) if number else Create(query.name, query.text)])
+
+
 def check(case: GroupCase, chosen: Settings, *, stores: bool = False, grid: Grid | None = None) -> None:
     core: Any = open_core(STREAMS, chosen) if grid is None else grid.core
     wanted = {query.name: case.wanted(query) for query in case.queries}
     last = len(case.batches)
     for batch in range(last):
-        for query in case.queries:
-            for number, (begin, end) in enumerate(query.life.runs):
-                if end == batch:
-                    core.apply([Pause(query.name) if number + 1 < len(query.life.runs) else Drop(query.name)])
-                if begin == batch:
-                    core.apply([Resume(query.name) if number else Create(query.name, query.text)])
+        change(core, case, batch)
         if stores:
             core = stored(core, case, chosen)
         if grid is None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from streamjoin._arrays import Array
 from streamjoin.adhoc import Stream
 from streamjoin.kernels.kinds.partners import partner_ranges
-from streamjoin.queries.core.changes import Create, Drop, Pause, Resume
+from streamjoin.queries.core.changes import Create, Drop
 from streamjoin.queries.core.groups import feeds, runs
 from streamjoin.queries.core.groups.feeds import stores_of
 from streamjoin.queries.core.groups.partners import reason_for_pairs
@@ -32,7 +32,7 @@ from streamjoin.queries.engine.figures import rows_so_far
 from streamjoin.queries.language.sql import parse
 from streamjoin.windows.clock import FOREVER, NEVER
 from tests.queries.cell_grid import Grid
-from tests.queries.group_cases import KEYS, STREAMS, GroupCase, check, group_cases, group_queries, stored
+from tests.queries.group_cases import KEYS, STREAMS, GroupCase, change, check, group_cases, group_queries, stored
 from tests.seeds import examples
 
 Batches = list[dict[str, pa.Table]]
@@ -70,12 +70,7 @@ def told(case: GroupCase, *, stores: bool, only: bool) -> list[Any]:
     core: Any = open_core(STREAMS, chosen)
     found = []
     for batch in range(len(case.batches)):
-        for query in case.queries:
-            for number, (begin, end) in enumerate(query.life.runs):
-                if end == batch:
-                    core.apply([Pause(query.name) if number + 1 < len(query.life.runs) else Drop(query.name)])
-                if begin == batch:
-                    core.apply([Resume(query.name) if number else Create(query.name, query.text)])
+        change(core, case, batch)
         if stores:
             core = stored(core, case, chosen)
         rows = core.process(batch, case.tables(batch))

@@ -7,42 +7,10 @@ of these only the tuples in reach: the cost is never more than that of the pairs
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from streamjoin._arrays import Array
-from streamjoin.jit.flags import inlined, kernel
-
-LEAST: Final = -(1 << 63)
-MOST: Final = (1 << 63) - 1
-
-
-@inlined
-def _first_from(values: Array, begin: Any, end: Any, least: Any) -> Any:
-    """The first place from `begin` to before `end` whose value is not below `least`, or `end`; values ascend."""
-    if begin >= end or values[begin] >= least:
-        return begin
-    # What lies at `begin` is below.
-    step = 1
-    while step < end - begin and values[begin + step] < least:
-        begin, step = begin + step, 2 * step
-    low, high = begin + 1, min(end, begin + step)
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < least:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@inlined
-def _earliest(tick: Any, reach: Any) -> Any:
-    return LEAST if tick < LEAST + reach else tick - reach
-
-
-@inlined
-def _latest(tick: Any, reach: Any) -> Any:
-    return MOST if tick > MOST - reach else tick + reach
+from streamjoin.jit.flags import kernel
+from streamjoin.kernels.searching import gallop
+from streamjoin.kernels.times import MAX, after, before
 
 
 @kernel
@@ -58,27 +26,27 @@ def partner_ranges(
     n, here, there = 0, 0, 0
     while here < own_keys.size and there < keys.size:
         if own_keys[here] < keys[there]:
-            here = _first_from(own_keys, here, own_keys.size, keys[there])
+            here = gallop(own_keys, here, keys[there])
             continue
         if own_keys[here] > keys[there]:
-            there = _first_from(keys, there, keys.size, own_keys[here])
+            there = gallop(keys, there, own_keys[here])
             continue
-        begin, end = starts[there], starts[there + 1]
-        place, limit = own_starts[here], own_starts[here + 1]
-        place = _first_from(own_ticks, place, limit, _earliest(ticks[begin], reach))
-        low, high = begin, begin
-        while place < limit:
-            low = _first_from(ticks, low, end, _earliest(own_ticks[place], reach))
-            if low == end:
+        low, place = starts[there], own_starts[here]
+        own, theirs = own_ticks[: own_starts[here + 1]], ticks[: starts[there + 1]]
+        place = gallop(own, place, before(theirs[low], reach))
+        high = low
+        while place < own.size:
+            low = gallop(theirs, low, before(own[place], reach))
+            if low == theirs.size:
                 break
-            latest = _latest(own_ticks[place], reach)
-            high = end if latest == MOST else _first_from(ticks, max(low, high), end, latest + 1)
+            latest = after(own[place], reach)
+            high = theirs.size if latest == MAX else gallop(theirs, max(low, high), latest + 1)
             if low < high:
                 places[n], first[n], last[n] = place, low, high - 1
                 n += 1
                 place += 1
             else:
                 # None is in reach of it, nor of those before the next one.
-                place = _first_from(own_ticks, place + 1, limit, _earliest(ticks[low], reach))
+                place = gallop(own, place + 1, before(theirs[low], reach))
         here, there = here + 1, there + 1
     return n
