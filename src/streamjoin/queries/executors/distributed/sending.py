@@ -221,18 +221,20 @@ class SentState:
         numbers = self.placements.update(queries, rates)
         came = {}
         for name, entry in queries.items():
-            # What is paused has no part in the plan, nor has what makes groups without rows.
-            own = {} if entry.paused else {part: choices[part] for part in entry.parts if part in choices}
+            placed = PlacedQuery(entry, {}, numbers[name], targets[name], members.get(name, {}))
+            if placed.needs_rows and not entry.paused:
+                # What is paused has no part in the plan, nor has what makes groups without rows.
+                placed = replace(placed, choices={part: choices[part] for part in entry.parts})
             before = self._placed.get(name)
             if (
                 before is None
                 or before.entry is not entry
-                or before.choices != own
-                or before.target != targets[name]
-                or before.placement != numbers[name]
-                or not _are_same(before.members, members.get(name, {}))
+                or before.choices != placed.choices
+                or before.target != placed.target
+                or before.placement != placed.placement
+                or not _are_same(before.members, placed.members)
             ):
-                came[name] = PlacedQuery(entry, own, numbers[name], targets[name], members.get(name, {}))
+                came[name] = placed
         first = self.whole is None
         if not (new or gone or came or first):
             return
